@@ -1,0 +1,138 @@
+"""Files that wait for their commit: oldest first, a back-off for each, several at once.
+
+Keyed by inode number, never by path (W8). It does not know how to commit: it is
+handed a callable. One bad file waits alone; the others go on.
+
+*Concurrency:* one scheduler task and up to `AT_ONCE` attempts, all in the
+nursery of `run`. A number is attempted by one task at a time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import structlog
+import trio
+
+from volfs.core.schedule import backoff_s
+from volfs.errors import VolfsError
+
+__all__ = ["CommitQueue"]
+
+log = structlog.get_logger(__name__)
+
+#: Commits at once. A commit to a remote store is a handful of round trips; more would starve the readers' threads.
+AT_ONCE = 16
+
+
+@dataclass(slots=True)
+class _Waiting:
+    since_s: float
+    due_s: float
+    failures: int = 0
+    running: bool = False
+
+
+class CommitQueue:
+    """See the module. `attempt` commits one number, or raises the store's error."""
+
+    def __init__(self, attempt: Callable[[int], Awaitable[None]]) -> None:
+        self._attempt = attempt
+        self._waiting: dict[int, _Waiting] = {}  # in the order of arrival: oldest first
+        self._wake = trio.Event()
+        self._idle = trio.Event()
+        self._idle.set()
+        self.committed = 0
+        self.failed = 0
+        self.last_error: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._waiting
+
+    @property
+    def oldest_age_s(self) -> float | None:
+        if not self._waiting:
+            return None
+        return trio.current_time() - min(item.since_s for item in self._waiting.values())
+
+    def add(self, number: int) -> None:
+        """This file has bytes to commit; the same number twice is one commit."""
+        if number not in self._waiting:
+            now = trio.current_time()
+            self._waiting[number] = _Waiting(now, now)
+            if self._idle.is_set():
+                self._idle = trio.Event()
+        self._wake.set()
+
+    def failed_once(self, number: int, error: VolfsError) -> None:
+        """Its commit was tried outside the queue (close, fsync) and failed: try again later."""
+        self.add(number)
+        self._postpone(self._waiting[number], number, error)
+
+    def remove(self, number: int) -> None:
+        """It was committed elsewhere, or has no name any more."""
+        item = self._waiting.get(number)
+        if item is not None and not item.running:
+            self._discard(number)
+
+    def hurry(self) -> None:
+        """Make everything due now."""
+        now = trio.current_time()
+        for item in self._waiting.values():
+            item.due_s = now
+        self._wake.set()
+
+    async def wait_empty(self) -> None:
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            limit = trio.Semaphore(AT_ONCE)
+            while True:
+                self._wake = trio.Event()
+                now = trio.current_time()
+                upcoming = [item.due_s for item in self._waiting.values() if not item.running]
+                for number, item in list(self._waiting.items()):
+                    if item.running or item.due_s > now:
+                        continue
+                    await limit.acquire()
+                    item.running = True
+                    nursery.start_soon(self._try, number, item, limit)
+                later = [due for due in upcoming if due > now]
+                deadline = min(later) - trio.current_time() if later else float("inf")
+                with trio.move_on_after(max(0.0, deadline)):
+                    await self._wake.wait()
+
+    async def _try(self, number: int, item: _Waiting, limit: trio.Semaphore) -> None:
+        try:
+            await self._attempt(number)
+        except VolfsError as error:
+            self._postpone(item, number, error)
+        except Exception:
+            log.exception("commit failed", inode=number)
+            self._postpone(item, number, VolfsError("unexpected error, see the log"))
+        else:
+            self.committed += 1
+            self._discard(number)
+        finally:
+            item.running = False
+            limit.release()
+            self._wake.set()
+
+    def _postpone(self, item: _Waiting, number: int, error: VolfsError) -> None:
+        item.failures += 1
+        item.due_s = trio.current_time() + backoff_s(item.failures, random.random())
+        self.failed += 1
+        self.last_error = str(error)
+        log.warning("commit will be tried again", inode=number, failures=item.failures, error=str(error))
+        self._wake.set()
+
+    def _discard(self, number: int) -> None:
+        self._waiting.pop(number, None)
+        if not self._waiting:
+            self._idle.set()

@@ -1,0 +1,315 @@
+"""The composition root: builds the stack, runs the tasks, ends in the right order.
+
+    run
+    └── services            supervised: an exception is logged, counted, and the task starts again
+        ├── queue           commits that wait
+        ├── cache           index writes, eviction, fetch-ahead (only with a cache)
+        ├── watcher         inotify events (only where the store is local)
+        ├── clock           commits of files that stay open; looks at open files
+        └── front
+            ├── requests    pyfuse3's tasks
+            ├── signals     SIGTERM, SIGINT, SIGHUP
+            └── announce    says `ready` once the mount answers
+
+Shutdown, whatever asks for it: notifications stop, the queue drains within
+DRAIN_S, requests stop, the mount is taken away, services end. What is left stays
+in the journal and the exit code says so. After a crash of this process nothing
+is unmounted: an empty directory in its place would be taken for deleted files.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyfuse3
+import structlog
+import trio
+
+import volfs
+from volfs.cache.fill import Cache
+from volfs.commit.journal import Journal
+from volfs.commit.queue import CommitQueue
+from volfs.commit.recover import Recovery, recover
+from volfs.commit.staging import Staging
+from volfs.config import MountConfig
+from volfs.errors import SetupError
+from volfs.fs.tree import Node, Tree
+from volfs.fs.vfs import Vfs
+from volfs.fs.volume import Policy, Volume
+from volfs.kernel.notify import KernelNotifier
+from volfs.kernel.pyfuse import Operations, PyfuseSender, options
+from volfs.kernel.tuning import tune
+from volfs.store.directory import DirectoryStore
+from volfs.watch.inotify import InotifyWatcher
+
+__all__ = ["EXIT_LEFT_IN_JOURNAL", "run"]
+
+log = structlog.get_logger(__name__)
+
+#: The mount is gone, and something that was written stays in the journal for the next one.
+EXIT_LEFT_IN_JOURNAL = 3
+
+#: Within Kubernetes' grace period of 30 s, with room for the unmount.
+DRAIN_S = 20.0
+
+#: Requests at once. Each is a task; more than the kernel ever sends at its usual limits.
+_REQUESTS_AT_ONCE = 256
+
+#: Fetch-ahead and reads in flight hold at most this much memory.
+_MEMORY_BYTES = 256 << 20
+
+_TICK_S = 1.0
+
+
+def run(config: MountConfig, ready: Callable[[], None]) -> int:
+    """Mount and serve until unmounted or told to end; the exit code. SetupError if it cannot start."""
+    os.umask(0)  # the kernel applied the caller's; ours must not be added
+    _raise_descriptor_limit()
+    lock = _lock(config.cache_dir)
+    try:
+        return trio.run(_Daemon(config, ready).run)
+    finally:
+        os.close(lock)
+
+
+def _raise_descriptor_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _lock(cache_dir: Path) -> int:
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(cache_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SetupError(f"cannot use the cache directory {cache_dir}: {error.strerror}") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise SetupError(
+            f"the cache directory {cache_dir} is in use by another volfs daemon; "
+            "unmount that one or give this mount its own --cache-dir"
+        ) from error
+    return fd
+
+
+def _mount_id(cache_dir: Path) -> str:
+    """A name for this mount in the store's staging area; the same for each mount with this cache directory."""
+    file = cache_dir / "mount-id"
+    try:
+        return file.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        new = uuid4().hex
+        file.write_text(new + "\n", encoding="ascii")
+        return new
+
+
+class _Daemon:
+    def __init__(self, config: MountConfig, ready: Callable[[], None]) -> None:
+        self._config = config
+        self._ready = ready
+        self._store = DirectoryStore(config.backing)
+        self._cached = config.cache == "on" or (config.cache == "auto" and not self._store.local)
+        self._notifier = KernelNotifier(PyfuseSender())
+        self._tuned: dict[str, str] = {}
+        self._mount_id = _mount_id(config.cache_dir)
+        self._ending = False
+
+    # -- building --------------------------------------------------------------
+
+    async def run(self) -> int:
+        config = self._config
+        journal = Journal(config.cache_dir / "journal.db")
+        cache = None
+        if self._cached:
+            directory = config.cache_dir / "cache"
+            directory.mkdir(exist_ok=True)
+            cache = Cache.open(directory, config.cache_bytes, _MEMORY_BYTES)
+        staging, staging_path = self._open_staging()
+        recovery = Recovery()
+        if staging is not None:
+            recovery = await recover(self._store, staging, journal)
+        policy = Policy(
+            commit_at_close=config.commit == "close",
+            commit_interval_s=config.commit_interval_s,
+            freshness_s=self._freshness_s,
+            poll_interval_s=config.poll_interval_s,
+            read_only=config.read_only,
+            own_files=os.geteuid() == 0,
+        )
+        watcher = InotifyWatcher(self._store.root) if self._store.local else None
+        queue = CommitQueue(self._commit)
+
+        def released(node: Node) -> None:
+            if watcher is not None and node.watched:
+                watcher.remove(node.number)
+
+        volume = Volume(
+            store=self._store,
+            tree=Tree(await self._store.stat(b""), released),
+            journal=journal,
+            queue=queue,
+            policy=policy,
+            notifier=self._notifier,
+            staging=staging,
+            staging_path=staging_path,
+            cache=cache,
+            watcher=watcher,
+        )
+        volume.counters.update(recovered=recovery.recovered, kept=recovery.kept)
+        volume.conflicts = recovery.conflicts
+        self._volume = volume
+        self._vfs = Vfs(volume, self._about)
+        volume.watch(volume.tree.root, b"")
+        self._mount()
+        try:
+            await self._serve(watcher, cache)
+        finally:
+            # Also after a crash of ours: a mount without its daemon would answer ENOTCONN for good.
+            self._notifier.close(timeout_s=5.0)
+            pyfuse3.close(unmount=True)
+        left = journal.entries()
+        journal.close()
+        if cache is not None:
+            cache.close()
+        if not left and not self._cached and staging is not None:
+            self._store.remove_staging(self._mount_id)
+        if watcher is not None:
+            watcher.close()
+        self._store.close()
+        if left:
+            log.warning("left in the journal for the next mount", files=len(left))
+            return EXIT_LEFT_IN_JOURNAL
+        return 0
+
+    @property
+    def _freshness_s(self) -> float:
+        if self._config.freshness_s is not None:
+            return self._config.freshness_s
+        return 0.0 if self._store.local else 1.0
+
+    def _open_staging(self) -> tuple[Staging | None, Path | None]:
+        if self._config.read_only:
+            return None, None
+        in_store = self._store.open_staging(self._mount_id)
+        if not self._cached:
+            return Staging(in_store, in_store=True), None
+        path = self._config.cache_dir / "staging"
+        path.mkdir(exist_ok=True)
+        return Staging(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), in_store=False), path
+
+    def _mount(self) -> None:
+        config = self._config
+        chosen = options(
+            f"volfs:{config.backing}", allow_other=config.allow_other, read_only=config.read_only
+        )
+        try:
+            pyfuse3.init(Operations(self._vfs), str(config.mountpoint), chosen)
+        except RuntimeError as error:
+            raise SetupError(f"cannot mount at {config.mountpoint}: {error} (see the log)") from error
+
+    # -- running ---------------------------------------------------------------
+
+    async def _serve(self, watcher: InotifyWatcher | None, cache: Cache | None) -> None:
+        async with trio.open_nursery() as services:
+            if cache is not None:
+                await services.start(cache.run)
+            services.start_soon(self._supervise, "queue", self._volume.queue.run)
+            services.start_soon(self._supervise, "clock", self._clock)
+            if watcher is not None:
+                services.start_soon(self._supervise, "watcher", self._watch)
+            self._notifier.start()
+            async with trio.open_nursery() as front:
+                front.start_soon(self._signals)
+                front.start_soon(self._announce)
+                await pyfuse3.main(max_tasks=_REQUESTS_AT_ONCE)
+                front.cancel_scope.cancel()
+            self._notifier.close(timeout_s=5.0)
+            await self._drain()
+            services.cancel_scope.cancel()
+
+    async def _supervise(self, name: str, service: Callable[[], Awaitable[None]]) -> None:
+        """Run a service for ever; one that fails is logged and started again, a little later each time."""
+        wait_s = 0.1
+        while True:
+            try:
+                await service()
+                return
+            except Exception:
+                self._volume.errors += 1
+                log.exception("a background task failed and starts again", task=name)
+            await trio.sleep(wait_s)
+            wait_s = min(wait_s * 2, 10.0)
+
+    async def _watch(self) -> None:
+        watcher = self._volume.watcher
+        assert isinstance(watcher, InotifyWatcher)
+        await watcher.run(self._vfs.changes.happened, self._vfs.changes.everything)
+
+    async def _clock(self) -> None:
+        next_poll = trio.current_time() + self._config.poll_interval_s
+        while True:
+            await trio.sleep(min(_TICK_S, self._config.poll_interval_s, self._config.commit_interval_s))
+            self._vfs.files.commit_quiet()
+            if trio.current_time() >= next_poll:
+                await self._vfs.changes.poll(self._vfs.files.open_nodes())
+                next_poll = trio.current_time() + self._config.poll_interval_s
+
+    async def _commit(self, number: int) -> None:
+        await self._vfs.files.commit_number(number)
+
+    async def _announce(self) -> None:
+        """The mount answers: say so."""
+        mountpoint = self._config.mountpoint
+        await trio.to_thread.run_sync(os.stat, mountpoint, abandon_on_cancel=True)
+        self._tuned = await trio.to_thread.run_sync(tune, mountpoint, abandon_on_cancel=True)
+        log.info("mounted", backing=str(self._config.backing), mountpoint=str(mountpoint))
+        self._ready()
+
+    async def _signals(self) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async for number in signals:
+                if self._ending:
+                    continue
+                self._ending = True
+                log.info("ending", signal=signal.Signals(number).name)
+                self._notifier.close(timeout_s=0.0)
+                await self._drain()
+                pyfuse3.terminate()
+
+    async def _drain(self) -> None:
+        self._volume.queue.hurry()
+        with trio.move_on_after(DRAIN_S):
+            await self._volume.queue.wait_empty()
+
+    # -- status ----------------------------------------------------------------
+
+    def _about(self) -> dict[str, Any]:
+        config = self._config
+        return {
+            "version": volfs.__version__,
+            "pid": os.getpid(),
+            "backing": str(config.backing),
+            "mountpoint": str(config.mountpoint),
+            "cache_dir": str(config.cache_dir),
+            "store": "directory",
+            "transport": "pyfuse3",
+            "mode": {
+                "cache": self._cached,
+                "commit": config.commit,
+                "read_only": config.read_only,
+                "change_detection": "inotify" if self._store.local else "poll",
+            },
+            "tuning": self._tuned,
+        }

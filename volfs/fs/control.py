@@ -1,0 +1,109 @@
+"""The control plane: extended attributes `user.volfs.*`, reachable wherever the mount is.
+
+It answers with JSON and starts what `Volume` and `Files` do. Names it does not
+know do not exist. Values stay below the kernel's 64 KiB.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+
+from volfs.errors import StoreError, VolfsError
+from volfs.fs.files import Files
+from volfs.fs.tree import Node
+from volfs.fs.volume import Volume
+
+__all__ = ["PREFIX", "Control"]
+
+PREFIX = b"user.volfs."
+
+
+class Control:
+    """See the module. `about` adds what only the daemon knows; `refresh` looks at everything known."""
+
+    def __init__(
+        self,
+        volume: Volume,
+        files: Files,
+        about: Callable[[], dict[str, Any]],
+        refresh: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._volume = volume
+        self._files = files
+        self._about = about
+        self._refresh = refresh
+
+    def get(self, node: Node, name: bytes) -> bytes:
+        if name == PREFIX + b"status":
+            return json.dumps(self.status()).encode()
+        raise StoreError("no such control", errno=errno.ENODATA)
+
+    async def set(self, node: Node, name: bytes, value: bytes) -> None:
+        if name == PREFIX + b"commit":
+            await self.commit(node)
+        elif name == PREFIX + b"refresh":
+            await self._refresh()
+        else:
+            raise StoreError("no such control", errno=errno.EOPNOTSUPP)
+
+    async def commit(self, node: Node) -> None:
+        """Commit the file, or everything below the directory. Raises the first error after all were tried."""
+        failed: list[VolfsError] = []
+        limit = trio.CapacityLimiter(16)
+
+        async def one(dirty: Node) -> None:
+            async with limit:
+                try:
+                    if dirty.file is not None:
+                        await dirty.file.commit(durable=False)
+                        self._volume.abandon(dirty)
+                except VolfsError as error:
+                    failed.append(error)
+                    self._volume.queue.failed_once(dirty.number, error)
+
+        async with trio.open_nursery() as nursery:
+            for each in self._volume.tree.below(node):
+                if each.dirty and each.names:
+                    nursery.start_soon(one, each)
+        if failed:
+            raise failed[0]
+
+    def status(self) -> dict[str, Any]:
+        volume = self._volume
+        queue, cache, store = volume.queue, volume.cache, volume.store
+        hits = cache.hits if cache is not None else 0
+        misses = cache.misses if cache is not None else 0
+        return {
+            **self._about(),
+            "cache": {
+                "used_bytes": cache.used_bytes if cache is not None else 0,
+                "limit_bytes": cache.limit_bytes if cache is not None else 0,
+                "hits": hits,
+                "misses": misses,
+                "hit_ratio": hits / (hits + misses) if hits + misses else None,
+                "corrupt_blocks": cache.corrupt_blocks if cache is not None else 0,
+            },
+            "commit": {
+                "waiting": len(queue),
+                "open": sum(1 for node in self._files.open_nodes() if node.dirty),
+                "oldest_age_s": queue.oldest_age_s,
+                "committed": queue.committed,
+                "failed": queue.failed,
+                "last_error": queue.last_error,
+                "recovered": volume.counters["recovered"],
+                "kept": volume.counters["kept"],
+            },
+            "conflicts": volume.conflicts,
+            "errors": volume.errors,
+            "nodes": len(volume.tree),
+            "handles": len(self._files),
+            "requests": volume.counters["requests"],
+            "store_requests": dict(store.requests),
+            "store_read_bytes": store.read_bytes,
+            "store_written_bytes": store.written_bytes,
+        }

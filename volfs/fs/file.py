@@ -1,0 +1,395 @@
+"""The content of one regular file that is open or has bytes to commit: where reads and writes go.
+
+It owns the staged file, the pinned reader and the cache file of its node. It
+does not know handles, nor who may do what.
+
+State: *clean* (reads come from the store or the cache, at the version in
+`node.stat`) or *dirty* (a staged file holds the whole content; it is the truth
+for this mount). `stage` goes from clean to dirty, `commit` back.
+
+*Concurrency:* `lock` is held over everything that changes the content or its
+name's owner: write, truncate, stage, commit, and the unlink or rename of a name.
+Reads take no lock: they use the descriptor that was current when they began,
+which stays open until they end.
+Lock order: `lock` before `volume.structure`; two files' locks by inode number.
+
+*Invariants:* at most one of `staged` and `cached` is set. A staged file with a
+name has a journal row.
+"""
+
+from __future__ import annotations
+
+import structlog
+import trio
+
+from volfs.cache.fill import CachedFile
+from volfs.commit.publish import publish
+from volfs.commit.staging import StagedFile
+from volfs.core.readahead import Readahead
+from volfs.core.schedule import Activity
+from volfs.core.versions import Version, is_racy
+from volfs.errors import NotFound, VersionChanged, VolfsError
+from volfs.fs.checksums import BlockSums
+from volfs.fs.tree import Node
+from volfs.fs.volume import Volume
+from volfs.store.base import Changes, Reader, Stat
+
+__all__ = ["File"]
+
+log = structlog.get_logger(__name__)
+
+#: A file that changes while it is copied or read is tried again this often before the caller gets ESTALE.
+_TRIES = 5
+
+#: One piece of a copy or a comparison through memory.
+_PIECE = 1 << 20
+
+#: A replaced file is compared with its successor up to this size to see whether it only grew: a log of
+#: more is followed by opening it again, as `tail -F` does.
+_COMPARE_BYTES = 256 << 20
+
+
+class File:
+    """See the module."""
+
+    def __init__(self, volume: Volume, node: Node) -> None:
+        self._volume = volume
+        self.node = node
+        self.lock = trio.Lock()
+        self.writers = 0
+        self.staged: StagedFile | None = None
+        self.base: Version | None = None
+        self.reader: Reader | None = None
+        self.cached: CachedFile | None = None
+        self.activity: Activity | None = None
+        self.committed_s: float | None = None
+        #: Acknowledged to the application; a later write takes it back.
+        self.acknowledged = False
+
+    @property
+    def size(self) -> int:
+        return self.staged.size if self.staged is not None else self.node.stat.size
+
+    # -- reading ---------------------------------------------------------------
+
+    async def open_reader(self, path: bytes) -> Stat:
+        """Pin what is at `path` now; its attributes. VersionChanged if that is another object than the node's."""
+        reader = await self._volume.store.open(path)
+        try:
+            st = await reader.stat()
+            if st.identity != self.node.identity:
+                raise VersionChanged("the file was replaced")
+        except BaseException:
+            reader.close()
+            raise
+        if self.reader is not None or self.staged is not None:
+            reader.close()  # somebody else was faster
+        else:
+            self.reader = reader
+        return st
+
+    async def read(
+        self, offset: int, size: int, cursor: Readahead | None
+    ) -> bytes | bytearray | memoryview:
+        """At most `size` bytes of the current content."""
+        for _ in range(_TRIES):
+            if self.staged is not None:
+                return await self.staged.read(offset, size)
+            try:
+                if self._volume.cache is None:
+                    if self.reader is None:
+                        raise VersionChanged("the file is not open in the store")
+                    return await self.reader.read(offset, size)
+                return await self._cached().read(offset, size, self.reader, cursor)
+            except VersionChanged:
+                await self._catch_up()
+        raise VersionChanged("the file changes faster than it can be read")
+
+    def complete(self) -> bool:
+        """Whether the cache has all of the current version, so that the store need not be opened."""
+        return self.staged is None and self._volume.cache is not None and self._cached().complete
+
+    def _cached(self) -> CachedFile:
+        if self.cached is None:
+            assert self._volume.cache is not None
+            st = self.node.stat
+            self.cached = self._volume.cache.attach(st.version, st.size)
+            self.cached.storable = not is_racy(
+                max(st.mtime_ns, st.ctime_ns), self._volume.now_ns(), self._volume.store.granularity_ns
+            )
+        return self.cached
+
+    async def _catch_up(self) -> None:
+        """The bytes of our version were not to be had: find out what there is now."""
+        before = self.node.stat.version
+        if self.reader is not None:
+            st = await self.reader.stat()
+            if st.identity == self.node.identity:
+                self._volume.observe(self.node, st)
+        else:
+            path = self._volume.tree.path(self.node)
+            if path is None:
+                raise VersionChanged("the file was replaced and its old bytes are gone")
+            try:
+                self._volume.observe(self.node, await self.open_reader(path))
+            except NotFound as error:
+                raise VersionChanged("the file was removed") from error
+        if self.node.stat.version == before and self.cached is not None and self._volume.cache is not None:
+            # Same version, and yet it could not be read whole: a reader was missing, or it flickered.
+            self._detach()
+
+    def moved(self) -> None:
+        """The node has a new version, by a change in place: from here on reads see it, as a whole."""
+        self._detach()
+
+    def _detach(self) -> None:
+        if self.cached is not None:
+            self.cached.detach()
+            self.cached = None
+
+    async def succeed(self, st: Stat, path: bytes) -> bool:
+        """Another object has our name. If it is ours with more at the end, go on with it (R3: tail -f).
+
+        No reader can tell: every byte that it may have seen is the same.
+        """
+        old = self.node.stat
+        if self.staged is not None or not self.node.handles or not st.is_file:
+            return False
+        if st.size <= old.size or old.size > _COMPARE_BYTES or self.node.stale_pages:
+            return False
+        try:
+            successor = await self._volume.store.open(path)
+        except VolfsError:
+            return False
+        try:
+            now = await successor.stat()
+            if now.identity != st.identity or not await self._is_prefix(successor, old.size):
+                successor.close()
+                return False
+        except VolfsError:
+            successor.close()
+            return False
+        if self.staged is not None or self._volume.tree.path(self.node) != path:
+            successor.close()
+            return False
+        if self.reader is not None:
+            self.reader.close()
+        self.reader = successor
+        self._detach()
+        self._volume.tree.identify(self.node, now)
+        self.node.checked_s = trio.current_time()
+        self.node.epoch += 1
+        self._volume.notifier.content(self.node.number)
+        return True
+
+    async def _is_prefix(self, successor: Reader, size: int) -> bool:
+        for offset in range(0, size, _PIECE):
+            n = min(_PIECE, size - offset)
+            ours = bytes(await self.read(offset, n, None))
+            if ours != bytes(await successor.read(offset, n)):
+                return False
+        return True
+
+    # -- writing (all under `lock`) --------------------------------------------
+
+    async def stage(self, keep: int, *, replace: bool = False) -> StagedFile:
+        """Make the file dirty, with the first `keep` bytes of its content. `replace`: an O_TRUNC open."""
+        if self.staged is not None:
+            return self.staged
+        volume, node = self._volume, self.node
+        assert volume.staging is not None
+        for _ in range(_TRIES):
+            st = node.stat
+            existing = min(keep, st.size)
+            staged = volume.staging.create()
+            path = volume.tree.path(node)
+            base = None if replace else st.version
+            try:
+                if path is not None:
+                    volume.journal.add(staged.name, path, base, existing, staged.stat().number)
+                await self._take_over(staged, st, path, existing)
+                if existing and self.reader is not None:
+                    now = await self.reader.stat()
+                    if now.version != st.version and now.identity == node.identity:
+                        volume.observe(node, now)
+                        raise VersionChanged("the file changed while it was copied")
+            except VersionChanged:
+                self._throw_away(staged)
+                continue
+            except BaseException:
+                self._throw_away(staged)
+                raise
+            self.staged, self.base = staged, base
+            self.acknowledged = False
+            if self.reader is not None:
+                self.reader.close()
+                self.reader = None
+            self._detach()
+            node.epoch += 1
+            return staged
+        raise VersionChanged("the file changes faster than it can be copied")
+
+    async def _take_over(self, staged: StagedFile, st: Stat, path: bytes | None, existing: int) -> None:
+        """Content and attributes of the current version."""
+        volume = self._volume
+        if existing and volume.cache is None:
+            if self.reader is None:
+                raise VersionChanged("the file is not open in the store")
+            await self.reader.copy_to(staged.fd, existing)
+        elif existing:
+            for offset in range(0, existing, _PIECE):
+                data = bytes(await self.read(offset, min(_PIECE, existing - offset), None))
+                if len(data) < min(_PIECE, existing - offset):
+                    raise VersionChanged("the file became shorter")
+                await staged.write(offset, data)
+        own = volume.policy.own_files
+        staged.change(Changes(uid=st.uid if own else None, gid=st.gid if own else None, mode=st.mode))
+        if path is not None:
+            for name in await volume.store.listxattr(path):
+                if name.startswith(b"user."):
+                    staged.setxattr(name, await volume.store.getxattr(path, name))
+        staged.change(Changes(atime_ns=st.atime_ns, mtime_ns=st.mtime_ns))
+
+    def _throw_away(self, staged: StagedFile) -> None:
+        staged.discard()
+        self._volume.journal.remove(staged.name)
+
+    async def write(self, offset: int | None, data: bytes) -> int:
+        """Write at `offset`, or at the end if it is None; where it went."""
+        staged = await self.stage(self.node.stat.size)
+        where = staged.size if offset is None else offset
+        await staged.write(where, data)
+        self.wrote(len(data))
+        return where
+
+    async def truncate(self, size: int, *, replace: bool = False) -> None:
+        staged = await self.stage(size, replace=replace)
+        staged.truncate(size)
+        self.wrote(0)
+
+    def wrote(self, count: int) -> None:
+        """Content changed just now: it is not acknowledged any more, and the interval starts again."""
+        now = trio.current_time()
+        self.acknowledged = False
+        if self.activity is None:
+            self.activity = Activity(now, now, count)
+        else:
+            self.activity.last_s = now
+            self.activity.written += count
+
+    def acknowledge(self) -> None:
+        """The application is told that its bytes are safe: a crash must not lose them."""
+        if self.staged is not None and not self.acknowledged and self.node.names:
+            self._volume.journal.close_file(self.staged.name)
+            self.acknowledged = True
+
+    # -- committing ------------------------------------------------------------
+
+    async def commit(self, *, durable: bool) -> None:
+        """Make the staged bytes the file in the store; on return they are. Raises the store's error."""
+        async with self.lock:
+            await self.commit_locked(durable=durable)
+
+    async def commit_locked(self, *, durable: bool) -> None:
+        volume, node = self._volume, self.node
+        staged = self.staged
+        if staged is None:
+            if durable and self.reader is not None:
+                await self.reader.sync()
+                path = volume.tree.path(node)
+                if path is not None:
+                    await volume.store.sync_directory(path.rpartition(b"/")[0])
+            return
+        assert volume.staging is not None
+        sums = BlockSums() if volume.cache is not None else None
+        async with volume.structure.shared():
+            path = volume.tree.path(node)
+            if path is None:
+                return  # unlinked: nothing is committed
+            done = await publish(
+                volume.store,
+                volume.staging,
+                staged,
+                path,
+                self.base,
+                durable=durable,
+                observe=sums.update if sums is not None else None,
+            )
+        # no await from here: the store has it, now all that we know must say so
+        self.staged = None
+        self.activity = None
+        self.committed_s = trio.current_time()
+        volume.journal.remove(staged.name)
+        volume.queue.remove(node.number)
+        for parent, _ in node.names:
+            parent.touched_ns = 0
+        if done.conflict is not None:
+            volume.conflicts += 1
+            await self._forsake(staged, done.conflict, renamed=done.renamed)
+            return
+        volume.tree.identify(node, done.stat)
+        node.epoch += 1
+        node.checked_s = trio.current_time()
+        if done.renamed:
+            self.reader = volume.store.reader(staged.published())
+        elif volume.cache is not None and sums is not None:
+            await self._adopt(staged, done.stat, sums)
+        else:
+            staged.discard()
+            await self._reopen(path)
+
+    async def _adopt(self, staged: StagedFile, st: Stat, sums: BlockSums) -> None:
+        """The staged file becomes the cache file of the version that it was committed as."""
+        volume = self._volume
+        assert volume.cache is not None and volume.staging_path is not None
+        if is_racy(max(st.mtime_ns, st.ctime_ns), volume.now_ns(), volume.store.granularity_ns):
+            staged.discard()
+        else:
+            await volume.cache.adopt(st.version, st.size, volume.staging_path / staged.name, sums.finish())
+            staged.close()
+
+    async def _reopen(self, path: bytes) -> None:
+        if self.reader is None and self.node.handles:
+            try:
+                self._volume.observe(self.node, await self.open_reader(path))
+            except VolfsError as error:
+                log.debug("cannot reopen after a commit", path=path, error=str(error))
+
+    async def _forsake(self, staged: StagedFile, kept_as: bytes, *, renamed: bool) -> None:
+        """Our bytes went beside the file. Its name is the others' file from here on; open handles keep ours."""
+        if self.node.names:
+            self._volume.lost(self.node)
+        if renamed:
+            self.reader = self._volume.store.reader(staged.published())
+            return
+        staged.discard()
+        if self.node.handles:
+            self.reader = await self._volume.store.open(kept_as)
+
+    async def pin(self) -> None:
+        """Our own unlink or rename is about to take the name: hold on to the bytes first."""
+        if self.staged is None and self.reader is None and self.node.handles:
+            path = self._volume.tree.path(self.node)
+            if path is not None:
+                try:
+                    await self.open_reader(path)
+                except VolfsError as error:
+                    log.debug("cannot pin", path=path, error=str(error))
+
+    def unnamed(self) -> None:
+        """The last name is gone: nothing is left to commit to."""
+        if self.staged is not None:
+            self._volume.journal.remove(self.staged.name)
+        self._volume.queue.remove(self.node.number)
+        self.activity = None
+
+    def dispose(self) -> None:
+        """No handle is open and nothing is owed."""
+        if self.staged is not None:
+            self.staged.discard()
+            self._volume.journal.remove(self.staged.name)
+            self.staged = None
+        if self.reader is not None:
+            self.reader.close()
+            self.reader = None
+        self._detach()

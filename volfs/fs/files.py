@@ -1,0 +1,302 @@
+"""Open files: handles, and what open, create, read, write, flush, fsync and release mean.
+
+It decides when close commits (W3, W5) and which pages the kernel may keep. What
+content is, and how it is committed, is `fs.file`.
+
+*Concurrency:* a handle belongs to the kernel; its calls may run side by side.
+A node's `handles` count is raised before the first await of an open, so that
+nothing lets go of its content meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import structlog
+import trio
+
+from volfs.core.readahead import Readahead
+from volfs.core.schedule import commit_at_flush, due_while_open
+from volfs.errors import AlreadyExists, NotFound, StoreError, VersionChanged, VolfsError
+from volfs.fs.file import File
+from volfs.fs.names import Names
+from volfs.fs.tree import Node
+from volfs.fs.volume import Volume
+from volfs.store.base import Owner
+
+__all__ = ["Files", "Handle", "Opened"]
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Handle:
+    """One open of a file."""
+
+    number: int
+    node: Node
+    file: File
+    flags: int
+    cursor: Readahead
+    wrote: bool = False  # since its last commit
+    flushed: bool = False
+    shared: bool = False  # its descriptor was duplicated: it wrote after a flush
+
+    @property
+    def writes(self) -> bool:
+        return self.flags & os.O_ACCMODE != os.O_RDONLY
+
+
+class Opened(NamedTuple):
+    """A new handle, and whether the pages that the kernel has of the file are still right."""
+
+    handle: int
+    keep_cache: bool
+
+
+class Files:
+    """The table of handles."""
+
+    def __init__(self, volume: Volume, names: Names) -> None:
+        self._volume = volume
+        self._names = names
+        self._handles: dict[int, Handle] = {}
+        self._last = 0
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    # -- opening ---------------------------------------------------------------
+
+    async def open(self, node: Node, flags: int) -> Opened:
+        """Open a known file. VersionChanged makes the kernel look the path up again and come back."""
+        if not node.is_file:
+            raise StoreError("not a regular file", errno=errno.EISDIR if node.is_dir else errno.ENXIO)
+        writes = flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC
+        if writes and self._volume.policy.read_only:
+            raise StoreError("the volume is mounted read-only", errno=errno.EROFS)
+        file = self._hold(node)
+        try:
+            await self._revalidate(node, file, force=bool(flags & os.O_DIRECT))
+            if flags & os.O_TRUNC:
+                async with file.lock:
+                    await file.truncate(0, replace=True)
+        except BaseException:
+            self._let_go(node)
+            raise
+        return self._opened(node, file, flags)
+
+    async def _revalidate(self, node: Node, file: File, *, force: bool) -> None:
+        """Promise R1: the open sees every commit that ended before it."""
+        volume = self._volume
+        if file.staged is not None:
+            return
+        if file.reader is not None:
+            await volume.look(node, force=force)
+            if not node.names:
+                raise VersionChanged("the file was removed or replaced")
+            return
+        cached = volume.cache is not None and file.complete()
+        if cached and not force and volume.fresh(node):
+            return
+        path = volume.tree.path(node)
+        if path is None:
+            raise VersionChanged("the file was removed or replaced")
+        epoch = node.epoch
+        try:
+            st = await file.open_reader(path)
+        except (NotFound, VersionChanged) as error:
+            if node.epoch == epoch and node.names and volume.tree.path(node) == path:
+                volume.lost(node)
+            raise VersionChanged("the file was removed or replaced") from error
+        if node.epoch == epoch:
+            volume.observe(node, st)
+
+    async def create(
+        self, parent: Node, name: bytes, mode: int, flags: int, owner: Owner
+    ) -> tuple[Node, Opened]:
+        """Open a file that the kernel believes not to exist. The name may be taken by now."""
+        volume = self._volume
+        path = self._names.reserve(parent, name)
+        try:
+            node = await self._names.find(parent, name)
+        except NotFound:
+            pass
+        else:
+            if flags & os.O_EXCL:
+                raise AlreadyExists("the name is taken")
+            return node, await self.open(node, flags)
+        assert volume.staging is not None
+        placeholder = None
+        async with volume.structure.shared():
+            path = self._names.reserve(parent, name)
+            if flags & os.O_EXCL and volume.policy.commit_at_close:
+                # One winner among all nodes (W10): the name is taken in the store, as an empty file.
+                placeholder = await volume.store.mknod(path, 0o100000 | mode, 0, owner)
+                parent.epoch += 1
+            staged = volume.staging.create()
+            try:
+                staged.own(mode, owner, parent.stat)
+                base = placeholder.version if placeholder is not None else None
+                volume.journal.add(staged.name, path, base, 0, staged.stat().number)
+            except BaseException:
+                staged.discard()
+                raise
+            # no await from here
+            if placeholder is not None:
+                node = self._names.made(parent, name, placeholder)
+            else:
+                node = volume.tree.create(parent, name, staged.stat())
+                parent.touched_ns = volume.now_ns()
+            file = self._hold(node)
+            file.staged, file.base = staged, base
+            file.wrote(0)
+        return node, self._opened(node, file, flags)
+
+    def _hold(self, node: Node) -> File:
+        node.handles += 1
+        if node.file is None:
+            node.file = File(self._volume, node)
+        return node.file
+
+    def _let_go(self, node: Node) -> None:
+        node.handles -= 1
+        self._volume.abandon(node)
+        self._volume.tree.drop(node)
+
+    def _opened(self, node: Node, file: File, flags: int) -> Opened:
+        self._last += 1
+        handle = Handle(self._last, node, file, flags, Readahead())
+        self._handles[handle.number] = handle
+        if handle.writes:
+            file.writers += 1
+        if flags & os.O_TRUNC:
+            handle.wrote = False
+        keep, node.stale_pages = not node.stale_pages, False
+        return Opened(handle.number, keep)
+
+    def get(self, number: int) -> Handle:
+        try:
+            return self._handles[number]
+        except KeyError:
+            raise StoreError("no such handle", errno=errno.EBADF) from None
+
+    # -- content ---------------------------------------------------------------
+
+    async def read(self, number: int, offset: int, size: int) -> bytes | bytearray | memoryview:
+        handle = self.get(number)
+        return await handle.file.read(offset, size, handle.cursor)
+
+    async def write(self, number: int, offset: int, data: bytes) -> int:
+        handle = self.get(number)
+        file = handle.file
+        async with file.lock:
+            if handle.flags & os.O_APPEND:
+                where = await file.write(None, data)
+                if where != offset:
+                    # The kernel took an older size for the end: its page holds our bytes at the wrong place.
+                    self._volume.notifier.content(handle.node.number)
+            else:
+                await file.write(offset, data)
+        handle.wrote = True
+        if handle.flushed:
+            handle.shared = True
+        return len(data)
+
+    async def truncate(self, node: Node, size: int) -> None:
+        """truncate(2) and ftruncate(2); a file that nobody writes is committed at once."""
+        if self._volume.policy.read_only:
+            raise StoreError("the volume is mounted read-only", errno=errno.EROFS)
+        file = self._hold(node)
+        try:
+            if file.staged is None and node.names:
+                await self._revalidate(node, file, force=False)
+            async with file.lock:
+                await file.truncate(size)
+            if not file.writers and node.names:
+                await self._settle(file, durable=False)
+        finally:
+            self._let_go(node)
+
+    # -- ends ------------------------------------------------------------------
+
+    async def flush(self, number: int) -> None:
+        """One of the descriptors was closed; whether it was the last, FUSE does not tell."""
+        handle = self.get(number)
+        file = handle.file
+        first, handle.flushed = not handle.flushed, True
+        if not handle.writes or file.staged is None or file.writers > 1 or not handle.node.names:
+            return
+        if not handle.wrote and first and not handle.node.pending:
+            # A shell opens, duplicates and closes before it writes: publishing the emptied file now would
+            # show others an empty one. The next flush, or the release, commits.
+            return
+        if not commit_at_flush(
+            trio.current_time(),
+            shared=handle.shared,
+            size=file.size,
+            committed_s=file.committed_s,
+            interval_s=self._volume.policy.commit_interval_s,
+        ):
+            return
+        await self._settle(file, durable=False)
+        handle.wrote = False
+
+    async def _settle(self, file: File, *, durable: bool) -> None:
+        """Commit now, or acknowledge and commit soon, as the volume's policy says."""
+        if not self._volume.policy.commit_at_close and not durable:
+            file.acknowledge()
+            self._volume.queue.add(file.node.number)
+            return
+        try:
+            await file.commit(durable=durable)
+        except VolfsError as error:
+            self._volume.queue.failed_once(file.node.number, error)
+            raise
+
+    async def fsync(self, number: int) -> None:
+        handle = self.get(number)
+        await self._settle(handle.file, durable=True)
+        handle.wrote = False
+
+    async def release(self, number: int) -> None:
+        """The last descriptor is gone, and every mapping: what came after the last flush is committed now."""
+        handle = self._handles.pop(number)
+        node, file = handle.node, handle.file
+        if handle.writes:
+            file.writers -= 1
+        try:
+            if file.staged is not None and node.names and not file.writers:
+                if node.number not in self._volume.queue:
+                    await self._settle(file, durable=False)
+        except VolfsError as error:
+            log.warning("commit at release failed, it will be tried again", error=str(error))
+        finally:
+            self._let_go(node)
+
+    # -- the queue's and the clock's side ----------------------------------------
+
+    async def commit_number(self, number: int) -> None:
+        """An attempt of the queue."""
+        node = self._volume.tree.by_number.get(number)
+        if node is None or node.file is None:
+            return
+        await node.file.commit(durable=False)
+        self._volume.abandon(node)
+
+    def commit_quiet(self) -> None:
+        """Queue the files that stay open and are due (W3)."""
+        now = trio.current_time()
+        for node in {handle.node.number: handle.node for handle in self._handles.values()}.values():
+            file = node.file
+            if file is None or file.staged is None or file.activity is None or not node.names:
+                continue
+            if due_while_open(now, file.activity, self._volume.policy.commit_interval_s):
+                self._volume.queue.add(node.number)
+
+    def open_nodes(self) -> list[Node]:
+        """Every node with an open handle, once."""
+        return list({handle.node.number: handle.node for handle in self._handles.values()}.values())

@@ -1,0 +1,119 @@
+"""Listings: one pass over a directory, the store's names and those that only this mount has.
+
+*Invariants:* offsets are ordinals of this pass, from 1. Only the names since the
+last request are kept, so that memory does not grow with the directory. A name
+is given out with attributes that were asked for after nothing of ours changed
+in the directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from volfs.fs.names import Names
+from volfs.fs.tree import Node
+from volfs.fs.volume import Volume
+from volfs.store.base import DirectoryReader, Stat
+
+__all__ = ["Emit", "Listing"]
+
+#: Takes (name, node, offset of the next entry); False if there is no room for it. Counts the lookup itself.
+Emit = Callable[[bytes, Node, int], bool]
+
+#: Names a step: enough for one reply of the kernel's usual size at first, then as many as fitted last time.
+_FIRST_STEP = 64
+_MOST_STEP = 2048
+
+#: How often attributes are asked for again because something of ours changed in the directory meanwhile.
+_TRIES = 10
+
+
+class Listing:
+    """An open directory."""
+
+    def __init__(self, volume: Volume, names: Names, node: Node) -> None:
+        self._volume = volume
+        self._names = names
+        self.node = node
+        self._reader: DirectoryReader | None = None
+        self._names_read: list[bytes] = []  # since the last request's first, which is ordinal `_base`
+        self._base = 0
+        self._step = _FIRST_STEP
+        self._ours: set[bytes] = set()  # pending when the pass began, and not given out yet
+        self._ended = False
+
+    async def open(self) -> None:
+        """Open the store's directory, so that a removed one fails here."""
+        path = self._volume.tree.directory_path(self.node)
+        self._volume.watch(self.node, path)
+        self._reader = await self._volume.store.scan(path)
+        self._ours = {name for name, child in self.node.children.items() if child.pending}
+
+    async def read(self, offset: int, emit: Emit) -> None:
+        """Give out entries from `offset` on until `emit` has no room."""
+        await self._seek(offset)
+        given = at = 0
+        while True:
+            if len(self._names_read) - at < self._step and not self._ended:
+                await self._more()
+            step = self._names_read[at : at + self._step]
+            if not step:
+                return
+            entries = await self._attributes(step)
+            for name in step:
+                node = entries.get(name)
+                if node is not None:
+                    if not emit(name, node, self._base + at + 1):
+                        self._step = max(16, min(_MOST_STEP, given + given // 4))
+                        return
+                    given += 1
+                at += 1
+                self._ours.discard(name)
+
+    async def _more(self) -> None:
+        assert self._reader is not None
+        names = await self._reader.names(self._step)
+        if names:
+            self._names_read += names
+            return
+        self._ended = True
+        self._names_read += sorted(name for name in self._ours if name in self.node.children)
+
+    async def _seek(self, offset: int) -> None:
+        """Go to an ordinal: where we are, a little back (a reply did not fit), or anywhere after a rewind."""
+        if offset < self._base:
+            self.close()
+            await self.open()
+            self._names_read, self._base, self._ended = [], 0, False
+        while self._base + len(self._names_read) < offset and not self._ended:
+            self._base += len(self._names_read)
+            self._names_read = []
+            await self._more()
+        skip = min(offset - self._base, len(self._names_read))
+        del self._names_read[:skip]
+        self._base += skip
+
+    async def _attributes(self, names: list[bytes]) -> dict[bytes, Node]:
+        """Nodes of those names that exist."""
+        assert self._reader is not None
+        node = self.node
+        found: dict[bytes, Node] = {}
+        stats: list[tuple[bytes, Stat]] = []
+        for _ in range(_TRIES):
+            epoch = node.epoch
+            ask = [name for name in names if not ((child := node.children.get(name)) and child.dirty)]
+            stats = await self._reader.stats(ask)
+            if node.epoch == epoch:
+                break
+        for name, st in stats:
+            found[name] = await self._names.bind(node, name, st)
+        for name in names:
+            child = node.children.get(name)
+            if child is not None and child.dirty:
+                found[name] = child
+        return {name: child for name, child in found.items() if node.children.get(name) is child}
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None

@@ -1,0 +1,59 @@
+"""A lock that many may share or one may hold alone; trio has none.
+
+Fair: who asks to hold it alone is not overtaken by later sharers, so a rename
+of a directory waits for the commits under way and for no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+__all__ = ["SharedLock"]
+
+
+class SharedLock:
+    def __init__(self) -> None:
+        self._changed = trio.Condition()
+        self._sharers = 0
+        self._alone = False
+        self._asking = 0
+
+    @asynccontextmanager
+    async def shared(self) -> AsyncIterator[None]:
+        # No await when nobody asks to hold it alone, which is nearly always.
+        if self._alone or self._asking:
+            async with self._changed:
+                while self._alone or self._asking:
+                    await self._changed.wait()
+                self._sharers += 1
+        else:
+            self._sharers += 1
+        try:
+            yield
+        finally:
+            self._sharers -= 1
+            if self._asking and not self._sharers:
+                with trio.CancelScope(shield=True):
+                    async with self._changed:
+                        self._changed.notify_all()
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        self._asking += 1
+        try:
+            async with self._changed:
+                while self._alone or self._sharers:
+                    await self._changed.wait()
+                self._alone = True
+        finally:
+            self._asking -= 1
+        try:
+            yield
+        finally:
+            with trio.CancelScope(shield=True):
+                async with self._changed:
+                    self._alone = False
+                    self._changed.notify_all()

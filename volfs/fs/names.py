@@ -1,0 +1,314 @@
+"""Names: lookup, create, link, rename, remove. What POSIX says about them, over a store.
+
+It decides what a name means here (a file that is not committed yet is known
+here only) and does not touch content, except that a link is a commit point.
+
+*Concurrency:* the kernel holds a directory's lock over each change of a name in
+it, so two changes of one name never run at once on one mount. What does run
+beside them are commits, lookups that revalidate, and change events; an answer of
+the store is applied only if nothing of ours changed the directory meanwhile
+(`Node.epoch`).
+"""
+
+from __future__ import annotations
+
+import errno
+from contextlib import AsyncExitStack
+
+from volfs.errors import AlreadyExists, NotFound, NotPermitted, StoreError
+from volfs.fs.tree import ROOT, Node, join
+from volfs.fs.volume import Volume
+from volfs.store.base import RESERVED, Owner, Stat
+
+__all__ = ["RENAME_EXCHANGE", "RENAME_NOREPLACE", "Names"]
+
+RENAME_NOREPLACE = 1
+RENAME_EXCHANGE = 2
+
+
+class Names:
+    """See the module. Methods that answer a Node leave counting its lookup to the caller, before any await."""
+
+    def __init__(self, volume: Volume) -> None:
+        self._volume = volume
+        self._tree = volume.tree
+        self._store = volume.store
+
+    async def find(self, parent: Node, name: bytes) -> Node:
+        """The node behind a name, as of now; NotFound."""
+        volume = self._volume
+        if parent.number == ROOT and name == RESERVED:
+            raise NotFound("a reserved name")
+        while True:
+            child = parent.children.get(name)
+            if child is not None and child.dirty:
+                return child
+            path = self._tree.directory_path(parent)
+            volume.watch(parent, path)
+            epoch = parent.epoch
+            st: Stat | None
+            try:
+                st = await self._store.stat(join(path, name))
+            except NotFound:
+                st = None
+            if parent.epoch != epoch or parent.children.get(name) is not child:
+                continue
+            if st is None:
+                if child is not None:
+                    volume.lost_name(parent, name)
+                raise NotFound("no such name")
+            return await self.bind(parent, name, st)
+
+    async def bind(self, parent: Node, name: bytes, st: Stat) -> Node:
+        """The store has `st` at this name: its node, with its attributes brought up to date."""
+        volume = self._volume
+        child = parent.children.get(name)
+        if child is not None and child.identity != st.identity and not child.dirty:
+            file = child.file
+            if file is not None and await file.succeed(st, join(self._tree.directory_path(parent), name)):
+                return child
+            if parent.children.get(name) is child and not child.dirty:
+                volume.lost_name(parent, name)
+        child = parent.children.get(name)
+        if child is not None and child.dirty:
+            return child
+        node = self._tree.bind(parent, name, st)
+        volume.observe(node, st)
+        if node.is_dir:
+            volume.watch(node, join(self._tree.directory_path(parent), name))
+        return node
+
+    def reserve(self, parent: Node, name: bytes) -> bytes:
+        """The store path of a name that is about to change; the checks that hold for every change."""
+        if self._volume.policy.read_only:
+            raise StoreError("the volume is mounted read-only", errno=errno.EROFS)
+        if parent.number == ROOT and name == RESERVED:
+            raise NotPermitted(".volfs is reserved for volfs itself")
+        if len(name) > 255:
+            raise StoreError("the name is too long", errno=errno.ENAMETOOLONG)
+        return join(self._tree.directory_path(parent), name)
+
+    def free(self, parent: Node, name: bytes) -> bytes:
+        """As reserve, for a new name: AlreadyExists if a pending file has it."""
+        path = self.reserve(parent, name)
+        child = parent.children.get(name)
+        if child is not None and child.pending:
+            raise AlreadyExists("the name is taken")
+        return path
+
+    def made(self, parent: Node, name: bytes, st: Stat) -> Node:
+        """We just made this name in the store."""
+        parent.epoch += 1
+        node = self._tree.bind(parent, name, st)
+        node.stat = st
+        if node.is_dir:
+            self._volume.watch(node, join(self._tree.directory_path(parent), name))
+        return node
+
+    async def mkdir(self, parent: Node, name: bytes, mode: int, owner: Owner) -> Node:
+        async with self._volume.structure.shared():
+            st = await self._store.mkdir(self.free(parent, name), mode, owner)
+            return self.made(parent, name, st)
+
+    async def mknod(self, parent: Node, name: bytes, mode: int, rdev: int, owner: Owner) -> Node:
+        async with self._volume.structure.shared():
+            st = await self._store.mknod(self.free(parent, name), mode, rdev, owner)
+            return self.made(parent, name, st)
+
+    async def symlink(self, parent: Node, name: bytes, target: bytes, owner: Owner) -> Node:
+        async with self._volume.structure.shared():
+            st = await self._store.symlink(self.free(parent, name), target, owner)
+            return self.made(parent, name, st)
+
+    async def link(self, node: Node, parent: Node, name: bytes) -> Node:
+        """A second name. What is staged is committed first: the link must be of the same object (W11)."""
+        volume = self._volume
+        new = self.free(parent, name)
+        if node.file is not None and node.file.staged is not None:
+            await node.file.commit(durable=False)
+        async with volume.structure.shared():
+            path = self._tree.path(node)
+            if path is None:
+                raise NotFound("the file has no name any more")
+            st = await self._store.link(path, new)
+            parent.epoch += 1
+            self._tree.bind(parent, name, st)
+            volume.settle(node, st)
+            return node
+
+    async def unlink(self, parent: Node, name: bytes) -> None:
+        path = self.reserve(parent, name)
+        node = parent.children.get(name)
+        if node is None:
+            node = await self.find(parent, name)
+        if node.is_dir:
+            raise StoreError("it is a directory", errno=errno.EISDIR)
+        async with AsyncExitStack() as stack:
+            await self._hold(stack, node)
+            await stack.enter_async_context(self._volume.structure.shared())
+            path = self.reserve(parent, name)
+            if node.file is not None:
+                await node.file.pin()
+            try:
+                await self._store.unlink(path)
+            except NotFound:
+                if not node.pending:
+                    self._volume.lost_name(parent, name)
+                    raise
+            self.gone(parent, name)
+
+    def gone(self, parent: Node, name: bytes) -> None:
+        """We took this name away."""
+        parent.epoch += 1
+        node = parent.children.get(name)
+        if node is None:
+            return
+        if node.pending:
+            parent.touched_ns = self._volume.now_ns()
+        file = node.file
+        self._tree.unbind(parent, name)
+        if not node.names and file is not None:
+            file.unnamed()
+            self._volume.abandon(node)
+
+    async def rmdir(self, parent: Node, name: bytes) -> None:
+        self.reserve(parent, name)
+        node = await self.find(parent, name)
+        if not node.is_dir:
+            raise StoreError("it is not a directory", errno=errno.ENOTDIR)
+        async with self._volume.structure.alone():
+            path = self.reserve(parent, name)
+            if any(child.dirty for child in node.children.values()):
+                raise StoreError("the directory is not empty", errno=errno.ENOTEMPTY)
+            await self._store.rmdir(path)
+            for child in list(node.children):
+                self._tree.unbind(node, child)
+            self.gone(parent, name)
+
+    async def _hold(self, stack: AsyncExitStack, *nodes: Node | None) -> None:
+        """The locks of those that have content, in the order that avoids deadlock."""
+        files = {node.number: node.file for node in nodes if node is not None and node.file is not None}
+        for number in sorted(files):
+            await stack.enter_async_context(files[number].lock)
+
+    # -- rename ----------------------------------------------------------------
+
+    async def rename(
+        self, parent: Node, name: bytes, new_parent: Node, new_name: bytes, flags: int
+    ) -> None:
+        """renameat2 between two names of the volume, with the meaning that it has on a local disk."""
+        if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE) or flags == RENAME_NOREPLACE | RENAME_EXCHANGE:
+            raise StoreError("unknown rename flags", errno=errno.EINVAL)
+        self.reserve(parent, name)
+        self.reserve(new_parent, new_name)
+        node = await self.find(parent, name)
+        try:
+            target: Node | None = await self.find(new_parent, new_name)
+        except NotFound:
+            target = None
+        if target is node and not flags:
+            return  # two names of one file: POSIX says that nothing happens
+        if flags & RENAME_EXCHANGE:
+            await self._exchange(parent, name, new_parent, new_name, node, target)
+            return
+        if target is not None:
+            self._may_replace(node, target, flags)
+        if node.is_dir:
+            async with self._volume.structure.alone():
+                await self._move(parent, name, new_parent, new_name, node, target, flags)
+            return
+        async with AsyncExitStack() as stack:
+            await self._hold(stack, node, target)
+            await stack.enter_async_context(self._volume.structure.shared())
+            await self._move(parent, name, new_parent, new_name, node, target, flags)
+
+    def _may_replace(self, node: Node, target: Node, flags: int) -> None:
+        if flags & RENAME_NOREPLACE:
+            raise AlreadyExists("the name is taken")
+        if target.is_dir:
+            if not node.is_dir:
+                raise StoreError("the new name is a directory", errno=errno.EISDIR)
+            if any(child.dirty for child in target.children.values()):
+                raise StoreError("the directory is not empty", errno=errno.ENOTEMPTY)
+        elif node.is_dir:
+            raise StoreError("the new name is not a directory", errno=errno.ENOTDIR)
+
+    async def _move(
+        self,
+        parent: Node,
+        name: bytes,
+        new_parent: Node,
+        new_name: bytes,
+        node: Node,
+        target: Node | None,
+        flags: int,
+    ) -> None:
+        old, new = self.reserve(parent, name), self.reserve(new_parent, new_name)
+        if target is not None and target.file is not None:
+            await target.file.pin()
+        after: Stat | None = None
+        if not node.pending:
+            before = await self._store.stat(old) if node.dirty else node.stat
+            await self._store.rename(old, new, flags)
+            after = await self._store.stat(new)
+            if node.dirty:
+                self._rebase(node, before, after)
+        elif node.file is not None and node.file.staged is not None and target is not None and target.is_dir:
+            raise StoreError("the new name is a directory", errno=errno.EISDIR)
+        self._moved(parent, name, new_parent, new_name, node, target)
+        if after is not None and after.identity == node.identity:
+            self._volume.settle(node, after)
+        if node.is_dir:
+            for child in list(target.children) if target is not None else ():
+                assert target is not None
+                self._tree.unbind(target, child)
+            self._volume.journal.move_tree(old, new)
+        elif node.dirty:
+            assert node.file is not None and node.file.staged is not None
+            self._volume.journal.move(node.file.staged.name, self._tree.path(node) or new)
+
+    def _moved(
+        self, parent: Node, name: bytes, new_parent: Node, new_name: bytes, node: Node, target: Node | None
+    ) -> None:
+        if target is not None:
+            self.gone(new_parent, new_name)
+        self._tree.move(parent, name, new_parent, new_name)
+        for directory in (parent, new_parent):
+            directory.epoch += 1
+            if node.pending:
+                directory.touched_ns = self._volume.now_ns()
+
+    def _rebase(self, node: Node, before: Stat, after: Stat) -> None:
+        """Our rename gave the file that a staged one is made from new times: that is no conflict."""
+        file = node.file
+        assert file is not None and file.staged is not None
+        if file.base is not None and before.version == file.base and after.identity == before.identity:
+            file.base = after.version
+            self._volume.journal.rebase(file.staged.name, after.version)
+
+    async def _exchange(
+        self, parent: Node, name: bytes, new_parent: Node, new_name: bytes, node: Node, target: Node | None
+    ) -> None:
+        if target is None:
+            raise NotFound("nothing to exchange with")
+        for each in (node, target):
+            if each.file is not None:
+                await each.file.commit(durable=False)
+        async with self._volume.structure.alone():
+            old, new = self.reserve(parent, name), self.reserve(new_parent, new_name)
+            await self._store.rename(old, new, RENAME_EXCHANGE)
+            self._tree.exchange(parent, name, new_parent, new_name)
+            parent.epoch += 1
+            new_parent.epoch += 1
+            self._volume.settle(node, await self._store.stat(new))
+            self._volume.settle(target, await self._store.stat(old))
+            if node.is_dir or target.is_dir:
+                self._swap_below(old, new)
+
+    def _swap_below(self, old: bytes, new: bytes) -> None:
+        """Staged files below two exchanged directories: three moves, as with any swap."""
+        journal = self._volume.journal
+        aside = old + b"/\0exchange"  # no name may hold a NUL, so nothing else is there
+        journal.move_tree(new, aside)
+        journal.move_tree(old, new)
+        journal.move_tree(new + b"/\0exchange", old)

@@ -1,0 +1,264 @@
+"""The tree of nodes that the kernel knows: numbers, names, lookup counts, last known attributes.
+
+It owns identity: which node stands behind a name, and which number users see.
+It does not talk to the store and holds no file content (`fs.file` does).
+
+*Invariants* (`check` verifies them):
+- `by_number` holds every node exactly once; the root is number 1.
+- A node in `by_identity` has that identity; a pending node (created here, not in the store yet) has none.
+- `child.names` and `parent.children` mirror each other; a directory has at most one name.
+- A node stays while the kernel holds lookups, handles are open, content is dirty, or children stay.
+- Lookup counts never fall below zero.
+
+*Concurrency:* the trio thread only, and no method awaits.
+"""
+
+from __future__ import annotations
+
+import stat as _stat
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from volfs.errors import VersionChanged
+from volfs.store.base import Stat
+
+if TYPE_CHECKING:
+    from volfs.fs.file import File
+
+__all__ = ["ROOT", "Node", "Tree", "join"]
+
+ROOT = 1
+
+#: Numbers of nodes whose own number is taken start here, far above what file systems hand out.
+_FIRST_OWN = 1 << 62
+
+
+def join(directory: bytes, name: bytes) -> bytes:
+    """A store path from a directory's path and a name."""
+    return directory + b"/" + name if directory else name
+
+
+class Node:
+    """One file, directory or other object, for as long as anyone knows its number."""
+
+    __slots__ = (
+        "checked_s",
+        "children",
+        "epoch",
+        "file",
+        "handles",
+        "identity",
+        "lookups",
+        "names",
+        "number",
+        "stale_pages",
+        "stat",
+        "touched_ns",
+        "watched",
+    )
+
+    def __init__(self, number: int, stat: Stat, identity: bytes | None) -> None:
+        self.number = number
+        self.stat = stat
+        self.identity = identity
+        self.names: dict[tuple[Node, bytes], None] = {}
+        self.children: dict[bytes, Node] = {}
+        self.lookups = 0
+        self.handles = 0
+        self.file: File | None = None
+        #: Counts our own changes to this node: what the store said before one is not applied after it.
+        self.epoch = 0
+        #: When the store was last asked (monotonic seconds).
+        self.checked_s = float("-inf")
+        #: The kernel may hold pages of an older version.
+        self.stale_pages = False
+        #: A directory's time of the last change that the store has not seen yet (0: none).
+        self.touched_ns = 0
+        self.watched = False
+
+    @property
+    def is_dir(self) -> bool:
+        return _stat.S_ISDIR(self.stat.mode)
+
+    @property
+    def is_file(self) -> bool:
+        return _stat.S_ISREG(self.stat.mode)
+
+    @property
+    def dirty(self) -> bool:
+        """It has content that the store does not have: what this mount knows is the truth."""
+        return self.file is not None and self.file.staged is not None
+
+    @property
+    def pending(self) -> bool:
+        """Created here and not in the store yet."""
+        return self.identity is None
+
+    def __repr__(self) -> str:
+        return f"<Node {self.number} {[name for _, name in self.names]!r}>"
+
+
+class Tree:
+    """See the module. `released` is called with each number that is given up."""
+
+    def __init__(self, root: Stat, released: Callable[[Node], None]) -> None:
+        self.root = Node(ROOT, root, root.identity)
+        self.by_number = {ROOT: self.root}
+        self.by_identity = {root.identity: self.root}
+        self._released = released
+        self._own = _FIRST_OWN
+
+    def __len__(self) -> int:
+        return len(self.by_number)
+
+    def get(self, number: int) -> Node:
+        try:
+            return self.by_number[number]
+        except KeyError:
+            raise VersionChanged(f"inode {number} is not known any more") from None
+
+    def path(self, node: Node) -> bytes | None:
+        """The path of the node's first name; None if it, or a directory above, has no name any more."""
+        parts: list[bytes] = []
+        while node.number != ROOT:
+            if not node.names:
+                return None
+            node, name = next(iter(node.names))
+            parts.append(name)
+        parts.reverse()
+        return b"/".join(parts)
+
+    def directory_path(self, node: Node) -> bytes:
+        """The path of a directory; ENOENT's cousin ESTALE if it was removed."""
+        path = self.path(node)
+        if path is None:
+            raise VersionChanged("the directory was removed", errno=2)
+        return path
+
+    # -- binding ---------------------------------------------------------------
+
+    def bind(self, parent: Node, name: bytes, st: Stat) -> Node:
+        """The node behind a name of which the store just said `st`; another node there loses the name."""
+        node = self.by_identity.get(st.identity)
+        if node is not None and _stat.S_IFMT(node.stat.mode) != _stat.S_IFMT(st.mode):
+            # The store gave the number of a removed object to another one.
+            del self.by_identity[st.identity]
+            node.identity = b"gone"
+            node = None
+        if node is None:
+            node = Node(self._allot(st.number), st, st.identity)
+            self.by_number[node.number] = node
+            self.by_identity[st.identity] = node
+        self._name(parent, name, node)
+        if len(node.names) > 1 and (node.is_dir or st.nlink == 1):
+            for other in [key for key in node.names if key != (parent, name)]:
+                self.unbind(*other)
+        return node
+
+    def create(self, parent: Node, name: bytes, st: Stat) -> Node:
+        """A pending node: its name is known here only."""
+        node = Node(self._allot(st.number), st, None)
+        self.by_number[node.number] = node
+        self._name(parent, name, node)
+        return node
+
+    def identify(self, node: Node, st: Stat) -> None:
+        """The node's content is a new object in the store now (a commit)."""
+        if node.identity is not None and self.by_identity.get(node.identity) is node:
+            del self.by_identity[node.identity]
+        other = self.by_identity.get(st.identity)
+        if other is not None and other is not node:
+            other.identity = b"gone"  # the store re-used the number of an object that was removed
+        node.identity = st.identity
+        node.stat = st
+        self.by_identity[st.identity] = node
+
+    def unbind(self, parent: Node, name: bytes) -> None:
+        """The name is gone."""
+        node = parent.children.pop(name, None)
+        if node is not None:
+            del node.names[parent, name]
+            node.epoch += 1
+            self.drop(node)
+
+    def move(self, parent: Node, name: bytes, new_parent: Node, new_name: bytes) -> None:
+        """A rename: what had the new name loses it."""
+        node = parent.children.pop(name)
+        del node.names[parent, name]
+        node.epoch += 1
+        self._name(new_parent, new_name, node)
+
+    def exchange(self, parent: Node, name: bytes, other_parent: Node, other_name: bytes) -> None:
+        one, two = parent.children.pop(name), other_parent.children.pop(other_name)
+        del one.names[parent, name]
+        del two.names[other_parent, other_name]
+        one.epoch += 1
+        two.epoch += 1
+        self._name(other_parent, other_name, one)
+        self._name(parent, name, two)
+
+    def _name(self, parent: Node, name: bytes, node: Node) -> None:
+        present = parent.children.get(name)
+        if present is node:
+            return
+        if present is not None:
+            self.unbind(parent, name)
+        parent.children[name] = node
+        node.names[parent, name] = None
+
+    def _allot(self, wanted: int) -> int:
+        """The store's own number where it is free: it is then the same after a remount."""
+        if wanted > ROOT and wanted not in self.by_number:
+            return wanted
+        self._own += 1
+        return self._own
+
+    # -- lifetime --------------------------------------------------------------
+
+    def forget(self, number: int, count: int) -> None:
+        """The kernel gave back `count` lookups."""
+        node = self.by_number.get(number)
+        if node is None:
+            return
+        node.lookups -= count
+        if node.lookups < 0:
+            raise AssertionError(f"lookup count of {node} fell to {node.lookups}")
+        self.drop(node)
+
+    def drop(self, node: Node) -> None:
+        """Give the node up if nobody knows it any more, and then its directory likewise."""
+        while node.number != ROOT and not (node.lookups or node.handles or node.file or node.children):
+            if self.by_number.pop(node.number, None) is None:
+                return
+            if node.identity is not None and self.by_identity.get(node.identity) is node:
+                del self.by_identity[node.identity]
+            self._released(node)
+            parents = [parent for parent, _ in node.names]
+            for parent, name in node.names:
+                del parent.children[name]
+            node.names.clear()
+            for parent in parents[1:]:
+                self.drop(parent)
+            if not parents:
+                return
+            node = parents[0]
+
+    def below(self, node: Node) -> Iterator[Node]:
+        """The node and every known one below it."""
+        yield node
+        for child in list(node.children.values()):
+            yield from self.below(child)
+
+    def check(self) -> None:
+        """Raise AssertionError if an invariant does not hold. For tests."""
+        for number, node in self.by_number.items():
+            assert node.number == number and node.lookups >= 0
+            assert not node.is_dir or len(node.names) <= 1
+            for parent, name in node.names:
+                assert parent.children[name] is node
+                assert self.by_number[parent.number] is parent
+            for name, child in node.children.items():
+                assert (node, name) in child.names
+        for identity, node in self.by_identity.items():
+            assert node.identity == identity
+            assert self.by_number[node.number] is node

@@ -1,0 +1,213 @@
+"""What the parts of `fs` share: the store, the tree, staging, the policies, and ways to tell the kernel.
+
+It owns the one question that all reads depend on, `look`: what is behind this
+node now. It does not serve requests.
+
+*Concurrency:* the trio thread. `structure` is held shared by whatever resolves
+a path and then changes the store by it, and alone by a rename of a directory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+import trio
+
+from volfs.cache.fill import Cache
+from volfs.commit.journal import Journal
+from volfs.commit.queue import CommitQueue
+from volfs.commit.staging import Staging
+from volfs.errors import NotFound, VersionChanged
+from volfs.fs.locks import SharedLock
+from volfs.fs.tree import Node, Tree
+from volfs.store.base import Stat, Store
+
+__all__ = ["Notifier", "Policy", "Volume"]
+
+log = structlog.get_logger(__name__)
+
+
+class Notifier(Protocol):
+    """Tells the kernel to drop what it caches. Calls return at once and never fail."""
+
+    def attributes(self, number: int) -> None: ...
+
+    def content(self, number: int) -> None: ...
+
+    def entry(self, parent: int, name: bytes, deleted: int) -> None: ...
+
+
+class Watcher(Protocol):
+    """Tells of changes inside directories, where the store can."""
+
+    def add(self, number: int, path: bytes) -> bool: ...
+
+    def remove(self, number: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How the volume behaves. Times in seconds."""
+
+    commit_at_close: bool
+    commit_interval_s: float
+    freshness_s: float
+    poll_interval_s: float
+    read_only: bool
+    own_files: bool  # new files belong to the caller, which only root can arrange
+
+
+@dataclass(slots=True)
+class Volume:
+    store: Store
+    tree: Tree
+    journal: Journal
+    queue: CommitQueue
+    policy: Policy
+    notifier: Notifier
+    staging: Staging | None  # None: read-only
+    cache: Cache | None  # None: read straight from the store
+    staging_path: Path | None = None  # where the staged files lie, if not in the store
+    watcher: Watcher | None = None
+    structure: SharedLock = field(default_factory=SharedLock)
+    conflicts: int = 0
+    errors: int = 0
+    counters: Counter[str] = field(default_factory=Counter)
+
+    def now_ns(self) -> int:
+        """The clock that the store's times are compared with."""
+        return time.time_ns()
+
+    # -- what is behind a node -------------------------------------------------
+
+    async def look(self, node: Node, *, force: bool = False) -> Stat:
+        """The node's attributes as of now.
+
+        VersionChanged (ESTALE) if another object, or none, has its name now and
+        nobody here has it open: the kernel then looks the path up again.
+        """
+        while True:
+            if node.file is not None and node.file.staged is not None:
+                return self.local_stat(node)
+            path = self.tree.path(node)
+            if path is None:
+                return await self._look_orphan(node)
+            if not force and self.fresh(node):
+                return node.stat
+            epoch = node.epoch
+            try:
+                st: Stat | None = await self.store.stat(path)
+            except NotFound:
+                st = None
+            if node.epoch != epoch or self.tree.path(node) != path:
+                continue
+            if st is not None and st.identity == node.identity:
+                self.observe(node, st)
+                return self.local_stat(node)
+            if st is not None and node.file is not None and await node.file.succeed(st, path):
+                continue
+            if self.tree.path(node) == path and node.epoch == epoch:
+                self.lost(node)
+
+    async def _look_orphan(self, node: Node) -> Stat:
+        if node.file is not None and node.file.reader is not None:
+            return replace(await node.file.reader.stat(), nlink=0)
+        if node.handles:
+            return replace(node.stat, nlink=0)
+        raise VersionChanged("the file was removed or replaced")
+
+    def fresh(self, node: Node) -> bool:
+        """Whether the last answer of the store may be given again (R1). A local store is always asked."""
+        return trio.current_time() - node.checked_s < self.policy.freshness_s
+
+    def local_stat(self, node: Node) -> Stat:
+        """What this mount answers for the node without asking the store."""
+        if node.file is not None and node.file.staged is not None:
+            st = node.file.staged.stat()
+            links = max(len(node.names), 0 if node.pending or not node.names else node.stat.nlink)
+            return replace(st, nlink=links)
+        if node.touched_ns > node.stat.mtime_ns:
+            return replace(node.stat, mtime_ns=node.touched_ns, ctime_ns=node.touched_ns)
+        return node.stat
+
+    def observe(self, node: Node, st: Stat) -> None:
+        """The store said `st` of this node's object: if that is news, pages that the kernel has are old.
+
+        Old attributes are not told to the kernel here: a reply that carries the new
+        ones is often under way, and where none is, `fs.changes` tells.
+        """
+        known, node.stat = node.stat, st
+        node.checked_s = trio.current_time()
+        if st.version != known.version and node.is_file:
+            node.stale_pages = True
+            if node.file is not None:
+                node.file.moved()
+            if node.lookups:
+                self.notifier.content(node.number)
+
+    def settle(self, node: Node, st: Stat, *, sets_mtime: bool = False) -> None:
+        """`st` is the result of our own change of attributes: the content is the same, so pages stay.
+
+        Unless size or mtime say that somebody else wrote just before.
+        """
+        known = node.stat
+        same = st.identity == known.identity and st.size == known.size
+        if not same or not (sets_mtime or st.mtime_ns == known.mtime_ns):
+            self.observe(node, st)
+            return
+        if self.cache is not None and not sets_mtime and st.version != known.version:
+            self.cache.rekey(known.version, st.version)
+        node.stat = st
+        node.checked_s = trio.current_time()
+        node.epoch += 1
+
+    def lost(self, node: Node) -> None:
+        """The store has something else, or nothing, at the node's first name."""
+        self.lost_name(*next(iter(node.names)))
+
+    def lost_name(self, parent: Node, name: bytes) -> None:
+        """Somebody else took the name away: the kernel must not go on believing it."""
+        node = parent.children[name]
+        parent.epoch += 1
+        file = node.file
+        self.tree.unbind(parent, name)
+        self.notifier.entry(parent.number, name, node.number)
+        self.notifier.attributes(node.number)
+        if file is not None and not node.names:
+            file.unnamed()
+            self.abandon(node)
+
+    def abandon(self, node: Node) -> None:
+        """Let go of a file's content if no handle is open and nothing is owed to the store."""
+        file = node.file
+        if file is None or node.handles or (file.staged is not None and node.names):
+            return
+        node.file = None
+        file.dispose()
+        self.tree.drop(node)
+
+    # -- what the kernel may remember -------------------------------------------
+
+    def timeout_s(self, node: Node) -> float:
+        """How long the kernel may believe what it is told about this node."""
+        if node.dirty or node.touched_ns:
+            return 0.0
+        if self.watcher is None:
+            return self.policy.freshness_s
+        if node.is_dir:
+            return self.policy.poll_interval_s if node.watched else 0.0
+        # A change through a second name is reported for that name's directory only.
+        if len(node.names) != 1 or node.stat.nlink > 1:
+            return 0.0
+        parent, _ = next(iter(node.names))
+        return self.policy.poll_interval_s if parent.watched else 0.0
+
+    def watch(self, directory: Node, path: bytes) -> None:
+        """Learn of changes in the directory from now on, before anything in it is believed."""
+        if self.watcher is not None and not directory.watched:
+            directory.watched = self.watcher.add(directory.number, path)

@@ -1,0 +1,27 @@
+"""The guard around every request: what a handler raises becomes an errno, never the end of the mount.
+
+pyfuse3 lets only FUSEError pass; anything else that leaves a handler cancels the
+nursery of all requests (DESIGN section 4, B5).
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import structlog
+
+from volfs.errors import VolfsError
+
+__all__ = ["errno_of"]
+
+log = structlog.get_logger(__name__)
+
+
+def errno_of(error: BaseException, request: str, *details: Any) -> int:
+    """The errno for what a handler raised. Unexpected exceptions are logged with their traceback."""
+    if isinstance(error, VolfsError):
+        log.log(error.log_level, "request failed", request=request, args=details, error=str(error))
+        return error.errno
+    log.error("unexpected exception in a request", request=request, args=details, exc_info=error)
+    return errno.EIO

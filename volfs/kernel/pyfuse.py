@@ -1,0 +1,256 @@
+"""The transport over pyfuse3: each handler translates, calls `fs.vfs`, translates back. No behavior.
+
+*Concurrency:* pyfuse3 runs each request as a task in the trio thread. A buffer
+that `read` answers is copied into the reply before anything else runs, because
+nothing here awaits after the call.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import pyfuse3
+
+from volfs.fs.vfs import Caller, Entry, Vfs
+from volfs.kernel.guard import errno_of
+from volfs.store.base import Changes
+
+__all__ = ["Operations", "PyfuseSender", "options"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: What users see as the preferred size of a read or write; larger ones reach 1 MiB a request all the same.
+_BLOCK_SIZE = 4096
+
+_Handler = Callable[Concatenate["Operations", P], Awaitable[R]]
+
+
+def _guarded(handler: _Handler[P, R]) -> _Handler[P, R]:
+    """Every exception becomes an errno for this one request."""
+    name = handler.__name__
+
+    @wraps(handler)
+    async def guarded(self: Operations, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        self.vfs.volume.counters["requests"] += 1
+        try:
+            return await handler(self, *args, **kwargs)
+        except Exception as error:
+            raise pyfuse3.FUSEError(self.failed(error, name, args)) from None
+
+    return guarded
+
+
+class Operations(pyfuse3.Operations):
+    """pyfuse3's table of handlers."""
+
+    supports_dot_lookup = False
+    enable_writeback_cache = False
+    enable_acl = False
+
+    def __init__(self, vfs: Vfs) -> None:
+        super().__init__()
+        self.vfs = vfs
+
+    def failed(self, error: Exception, request: str, args: tuple[Any, ...]) -> int:
+        known = [arg if len(arg) < 256 else len(arg) for arg in args if isinstance(arg, bytes)]
+        known += [arg for arg in args if isinstance(arg, int)]
+        number = errno_of(error, request, *known)
+        if not isinstance(error, Exception) or not hasattr(error, "log_level"):
+            self.vfs.volume.errors += 1
+        return number
+
+    # -- names -----------------------------------------------------------------
+
+    @_guarded
+    async def lookup(self, parent_inode, name, ctx):  # type: ignore[no-untyped-def]
+        return _attributes(await self.vfs.lookup(parent_inode, name))
+
+    def forget(self, inode_list: Any) -> None:
+        try:
+            self.vfs.forget(inode_list)
+        except Exception as error:  # there is no reply that could carry it
+            self.failed(error, "forget", ())
+
+    @_guarded
+    async def mkdir(self, parent_inode, name, mode, ctx):  # type: ignore[no-untyped-def]
+        return _attributes(await self.vfs.mkdir(parent_inode, name, mode, Caller(ctx.uid, ctx.gid)))
+
+    @_guarded
+    async def mknod(self, parent_inode, name, mode, rdev, ctx):  # type: ignore[no-untyped-def]
+        return _attributes(await self.vfs.mknod(parent_inode, name, mode, rdev, Caller(ctx.uid, ctx.gid)))
+
+    @_guarded
+    async def symlink(self, parent_inode, name, target, ctx):  # type: ignore[no-untyped-def]
+        return _attributes(await self.vfs.symlink(parent_inode, name, target, Caller(ctx.uid, ctx.gid)))
+
+    @_guarded
+    async def link(self, inode, new_parent_inode, new_name, ctx):  # type: ignore[no-untyped-def]
+        return _attributes(await self.vfs.link(inode, new_parent_inode, new_name))
+
+    @_guarded
+    async def unlink(self, parent_inode, name, ctx):  # type: ignore[no-untyped-def]
+        await self.vfs.unlink(parent_inode, name)
+
+    @_guarded
+    async def rmdir(self, parent_inode, name, ctx):  # type: ignore[no-untyped-def]
+        await self.vfs.rmdir(parent_inode, name)
+
+    @_guarded
+    async def rename(self, parent_inode_old, name_old, parent_inode_new, name_new, flags, ctx):  # type: ignore[no-untyped-def]
+        await self.vfs.rename(parent_inode_old, name_old, parent_inode_new, name_new, flags)
+
+    @_guarded
+    async def readlink(self, inode, ctx):  # type: ignore[no-untyped-def]
+        return await self.vfs.readlink(inode)
+
+    # -- attributes ------------------------------------------------------------
+
+    @_guarded
+    async def getattr(self, inode, ctx):  # type: ignore[no-untyped-def]
+        return _attributes(await self.vfs.getattr(inode))
+
+    @_guarded
+    async def setattr(self, inode, attr, fields, fh, ctx):  # type: ignore[no-untyped-def]
+        changes = Changes(
+            mode=attr.st_mode if fields.update_mode else None,
+            uid=attr.st_uid if fields.update_uid else None,
+            gid=attr.st_gid if fields.update_gid else None,
+            atime_ns=attr.st_atime_ns if fields.update_atime else None,
+            mtime_ns=attr.st_mtime_ns if fields.update_mtime else None,
+        )
+        size = attr.st_size if fields.update_size else None
+        return _attributes(await self.vfs.setattr(inode, changes, size))
+
+    @_guarded
+    async def getxattr(self, inode, name, ctx):  # type: ignore[no-untyped-def]
+        return await self.vfs.getxattr(inode, name)
+
+    @_guarded
+    async def setxattr(self, inode, name, value, ctx):  # type: ignore[no-untyped-def]
+        await self.vfs.setxattr(inode, name, value)
+
+    @_guarded
+    async def removexattr(self, inode, name, ctx):  # type: ignore[no-untyped-def]
+        await self.vfs.removexattr(inode, name)
+
+    @_guarded
+    async def listxattr(self, inode, ctx):  # type: ignore[no-untyped-def]
+        return await self.vfs.listxattr(inode)
+
+    @_guarded
+    async def statfs(self, ctx):  # type: ignore[no-untyped-def]
+        capacity = await self.vfs.statfs()
+        data = pyfuse3.StatvfsData()
+        data.f_bsize = capacity.block
+        data.f_frsize = capacity.fragment
+        data.f_blocks = capacity.blocks
+        data.f_bfree = capacity.blocks_free
+        data.f_bavail = capacity.blocks_available
+        data.f_files = capacity.files
+        data.f_ffree = data.f_favail = capacity.files_free
+        data.f_namemax = capacity.name_max
+        return data
+
+    # -- files -----------------------------------------------------------------
+
+    @_guarded
+    async def open(self, inode, flags, ctx):  # type: ignore[no-untyped-def]
+        opened = await self.vfs.open(inode, flags)
+        return pyfuse3.FileInfo(fh=opened.handle, keep_cache=opened.keep_cache)
+
+    @_guarded
+    async def create(self, parent_inode, name, mode, flags, ctx):  # type: ignore[no-untyped-def]
+        entry, opened = await self.vfs.create(parent_inode, name, mode, flags, Caller(ctx.uid, ctx.gid))
+        info = pyfuse3.FileInfo(fh=opened.handle, keep_cache=opened.keep_cache)
+        return info, _attributes(entry)
+
+    @_guarded
+    async def read(self, fh, off, size):  # type: ignore[no-untyped-def]
+        return await self.vfs.read(fh, off, size)
+
+    @_guarded
+    async def write(self, fh, off, buf):  # type: ignore[no-untyped-def]
+        return await self.vfs.write(fh, off, buf)
+
+    @_guarded
+    async def flush(self, fh):  # type: ignore[no-untyped-def]
+        await self.vfs.flush(fh)
+
+    @_guarded
+    async def fsync(self, fh, datasync):  # type: ignore[no-untyped-def]
+        await self.vfs.fsync(fh)
+
+    @_guarded
+    async def release(self, fh):  # type: ignore[no-untyped-def]
+        await self.vfs.release(fh)
+
+    # -- directories -----------------------------------------------------------
+
+    @_guarded
+    async def opendir(self, inode, ctx):  # type: ignore[no-untyped-def]
+        return await self.vfs.opendir(inode)
+
+    @_guarded
+    async def readdir(self, fh, start_id, token):  # type: ignore[no-untyped-def]
+        def emit(name: bytes, entry: Entry, after: int) -> bool:
+            return bool(pyfuse3.readdir_reply(token, name, _attributes(entry), after))
+
+        await self.vfs.readdir(fh, start_id, emit)
+
+    @_guarded
+    async def releasedir(self, fh):  # type: ignore[no-untyped-def]
+        await self.vfs.releasedir(fh)
+
+    @_guarded
+    async def fsyncdir(self, fh, datasync):  # type: ignore[no-untyped-def]
+        await self.vfs.fsyncdir(fh)
+
+
+def _attributes(entry: Entry) -> pyfuse3.EntryAttributes:
+    st = entry.stat
+    out = pyfuse3.EntryAttributes()
+    out.st_ino = entry.number
+    out.entry_timeout = out.attr_timeout = entry.timeout_s
+    out.st_mode = st.mode
+    out.st_nlink = st.nlink
+    out.st_uid = st.uid
+    out.st_gid = st.gid
+    out.st_rdev = st.rdev
+    out.st_size = st.size
+    out.st_blksize = _BLOCK_SIZE
+    out.st_blocks = st.blocks
+    out.st_atime_ns = st.atime_ns
+    out.st_mtime_ns = st.mtime_ns
+    out.st_ctime_ns = st.ctime_ns
+    return out
+
+
+class PyfuseSender:
+    """`kernel.notify.Sender` over pyfuse3's blocking calls."""
+
+    def content(self, number: int) -> None:
+        pyfuse3.invalidate_inode(pyfuse3.InodeT(number))
+
+    def attributes(self, number: int) -> None:
+        pyfuse3.invalidate_inode(pyfuse3.InodeT(number), attr_only=True)
+
+    def entry(self, parent: int, name: bytes, deleted: int) -> None:
+        pyfuse3.invalidate_entry(
+            pyfuse3.InodeT(parent), pyfuse3.FileNameT(name), pyfuse3.InodeT(deleted)
+        )
+
+
+def options(source: str, *, allow_other: bool, read_only: bool) -> set[str]:
+    """Mount options in libfuse's spelling."""
+    # libfuse splits its options at commas and takes a backslash as an escape.
+    escaped = source.replace("\\", "\\\\").replace(",", "\\,")
+    chosen = {"default_permissions", f"fsname={escaped}", "subtype=volfs"}
+    if allow_other:
+        chosen.add("allow_other")
+    if read_only:
+        chosen.add("ro")
+    return chosen

@@ -1,0 +1,101 @@
+"""Attributes of files: reading them into a `Stat`, setting them, carrying them from file to file.
+
+Blocking system calls on descriptors; `/proc/self/fd/N` names the object behind
+an O_PATH descriptor for the calls that take no such descriptor themselves.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat as _stat
+
+from volfs.core.versions import Version
+from volfs.store.base import Changes, Owner, Stat
+
+__all__ = ["apply_changes", "copy_attributes", "new_owner", "to_stat"]
+
+
+def to_stat(st: os.stat_result) -> Stat:
+    """What stat(2) said, with the two tokens that volfs compares."""
+    ino, size, mtime, ctime = st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns
+    return Stat(
+        mode=st.st_mode,
+        nlink=st.st_nlink,
+        uid=st.st_uid,
+        gid=st.st_gid,
+        size=size,
+        blocks=st.st_blocks,
+        atime_ns=st.st_atime_ns,
+        mtime_ns=mtime,
+        ctime_ns=ctime,
+        rdev=st.st_rdev,
+        number=ino,
+        identity=b"%x.%x" % (st.st_dev, ino),
+        version=Version(b"%x.%x.%x.%x" % (ino, size, mtime, ctime)),
+    )
+
+
+def new_owner(parent: os.stat_result, owner: Owner) -> tuple[int, int]:
+    """Owner of a new file: the caller, but the directory's group where that is set-gid. -1: as it is."""
+    uid = -1 if owner.uid is None else owner.uid
+    if owner.gid is None:
+        return uid, -1
+    return uid, parent.st_gid if parent.st_mode & _stat.S_ISGID else owner.gid
+
+
+def apply_changes(fd: int, changes: Changes) -> None:
+    """Set what is not None on the object behind `fd`, which may be an O_PATH descriptor."""
+    path = f"/proc/self/fd/{fd}"
+    # chown first: the kernel clears set-uid bits with it, and a mode given in the same call is meant to stay.
+    if changes.uid is not None or changes.gid is not None:
+        os.chown(
+            path,
+            -1 if changes.uid is None else changes.uid,
+            -1 if changes.gid is None else changes.gid,
+        )
+    if changes.mode is not None:
+        os.chmod(path, changes.mode & 0o7777)
+    if changes.atime_ns is not None or changes.mtime_ns is not None:
+        st = os.fstat(fd)
+        os.utime(
+            path,
+            ns=(
+                st.st_atime_ns if changes.atime_ns is None else changes.atime_ns,
+                st.st_mtime_ns if changes.mtime_ns is None else changes.mtime_ns,
+            ),
+        )
+
+
+def copy_attributes(source: int, target: int) -> None:
+    """Give the open file `target` the owner, mode, user xattrs and times of `source`.
+
+    An owner that may not be given away stays ours: the daemon then runs as a
+    user, and so did the file's writer.
+    """
+    st = os.fstat(source)
+    now = os.fstat(target)
+    if (st.st_uid, st.st_gid) != (now.st_uid, now.st_gid):
+        try:
+            os.fchown(target, st.st_uid, st.st_gid)
+        except PermissionError:
+            if os.geteuid() == 0:
+                raise
+    os.fchmod(target, _stat.S_IMODE(st.st_mode))
+    _copy_xattrs(source, target)
+    os.utime(target, ns=(st.st_atime_ns, st.st_mtime_ns))
+
+
+def _copy_xattrs(source: int, target: int) -> None:
+    try:
+        wanted = {name: os.getxattr(source, name) for name in os.listxattr(source) if name.startswith("user.")}
+        if not wanted and not os.listxattr(target):
+            return
+        for name in os.listxattr(target):
+            if name.startswith("user.") and name not in wanted:
+                os.removexattr(target, name)
+        for name, value in wanted.items():
+            os.setxattr(target, name, value)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+            raise

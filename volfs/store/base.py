@@ -1,0 +1,230 @@
+"""The contract of a store: where a volume's files live for good.
+
+Paths are relative bytes without a leading slash (`b""` is the root, `b"a/b"`).
+A store never follows a symlink inside the volume. Every call raises a
+`StoreError` that carries the true errno. Calls may run concurrently; order
+between them is the caller's matter. `tests/contracts/store.py` is this page as
+a test suite, run by every store and every wrapper.
+"""
+
+from __future__ import annotations
+
+import stat as _stat
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from volfs.core.versions import Version
+
+__all__ = [
+    "RESERVED",
+    "Capacity",
+    "Changes",
+    "DirectoryReader",
+    "Observer",
+    "Owner",
+    "Reader",
+    "Stat",
+    "Store",
+]
+
+#: The one name at a volume's root that belongs to volfs; hidden in the mount.
+RESERVED = b".volfs"
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """Attributes of one name, as the store has them. Times in nanoseconds.
+
+    `identity` names the object behind the name (two hard links share it, a
+    replaced file has a new one); `version` names its content. `number` is an
+    inode number worth showing to users, not necessarily unique.
+    """
+
+    mode: int
+    nlink: int
+    uid: int
+    gid: int
+    size: int
+    blocks: int
+    atime_ns: int
+    mtime_ns: int
+    ctime_ns: int
+    rdev: int
+    number: int
+    identity: bytes
+    version: Version
+
+    @property
+    def is_dir(self) -> bool:
+        return _stat.S_ISDIR(self.mode)
+
+    @property
+    def is_file(self) -> bool:
+        return _stat.S_ISREG(self.mode)
+
+
+#: Sees copied bytes in order, a piece a call; a piece is valid during the call only.
+Observer = Callable[[memoryview], None]
+
+
+class Owner(NamedTuple):
+    """Who owns a new file; None leaves it to the store."""
+
+    uid: int | None
+    gid: int | None
+
+
+class Capacity(NamedTuple):
+    """What statvfs says: sizes in units of `fragment` bytes."""
+
+    block: int
+    fragment: int
+    blocks: int
+    blocks_free: int
+    blocks_available: int
+    files: int
+    files_free: int
+    name_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """A change of attributes; None leaves a field as it is. Times in nanoseconds."""
+
+    mode: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+    atime_ns: int | None = None
+    mtime_ns: int | None = None
+
+
+class Reader(Protocol):
+    """One version of one file, open for reading; it outlives a replacement of the name.
+
+    `stat` is of the open object, which may have changed in place since.
+    """
+
+    async def read(self, offset: int, size: int) -> bytes | bytearray | memoryview:
+        """At most `size` bytes at `offset`; fewer only at the end of the file.
+
+        The result may be a view of a buffer that the next read reuses: use or
+        copy it before the next await.
+        """
+        ...
+
+    async def stat(self) -> Stat:
+        """Attributes of the open object, now."""
+        ...
+
+    async def change(self, changes: Changes) -> Stat:
+        """Change attributes of the open object, which may have no name any more."""
+        ...
+
+    async def copy_to(self, target: int, size: int) -> None:
+        """Copy the first `size` bytes into the empty open file `target`, as cheaply as can be."""
+        ...
+
+    async def sync(self) -> None:
+        """Make the bytes survive a power cut."""
+        ...
+
+    def close(self) -> None:
+        """Let go. A read that is under way ends well."""
+        ...
+
+
+class DirectoryReader(Protocol):
+    """One pass over a directory."""
+
+    async def names(self, most: int) -> list[bytes]:
+        """Up to `most` further names, without `.`, `..` and the reserved one; [] at the end."""
+        ...
+
+    async def stats(self, names: list[bytes]) -> list[tuple[bytes, Stat]]:
+        """Attributes of those of the names that still exist, in their order."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Store(Protocol):
+    """Where a volume's files live. One instance a volume."""
+
+    #: Whether `volfs.watch` can learn of changes at once (a local file system).
+    local: bool
+    #: How coarse the store's time stamps may be, in nanoseconds (see core.versions).
+    granularity_ns: int
+    requests: Counter[str]
+    read_bytes: int
+    written_bytes: int
+
+    async def stat(self, path: bytes) -> Stat:
+        """Attributes of the name itself (a symlink is not followed)."""
+        ...
+
+    async def open(self, path: bytes) -> Reader:
+        """Pin the regular file behind `path` for reading."""
+        ...
+
+    def reader(self, fd: int) -> Reader:
+        """Read on through the descriptor of a staged file that `publish` renamed; the reader owns it now."""
+        ...
+
+    async def scan(self, path: bytes) -> DirectoryReader: ...
+
+    async def readlink(self, path: bytes) -> bytes: ...
+
+    async def mkdir(self, path: bytes, mode: int, owner: Owner) -> Stat: ...
+
+    async def mknod(self, path: bytes, mode: int, rdev: int, owner: Owner) -> Stat:
+        """A new empty file, FIFO, socket or device; AlreadyExists if the name is taken anywhere."""
+        ...
+
+    async def symlink(self, path: bytes, target: bytes, owner: Owner) -> Stat: ...
+
+    async def link(self, path: bytes, new: bytes) -> Stat: ...
+
+    async def unlink(self, path: bytes) -> None: ...
+
+    async def rmdir(self, path: bytes) -> None: ...
+
+    async def rename(self, old: bytes, new: bytes, flags: int) -> None:
+        """Atomic; `flags` as in renameat2(2)."""
+        ...
+
+    async def change(self, path: bytes, changes: Changes) -> Stat: ...
+
+    async def getxattr(self, path: bytes, name: bytes) -> bytes: ...
+
+    async def setxattr(self, path: bytes, name: bytes, value: bytes) -> None: ...
+
+    async def removexattr(self, path: bytes, name: bytes) -> None: ...
+
+    async def listxattr(self, path: bytes) -> list[bytes]: ...
+
+    async def capacity(self) -> Capacity: ...
+
+    async def sync_directory(self, path: bytes) -> None:
+        """Make the names in the directory survive a power cut."""
+        ...
+
+    async def publish(
+        self, staged: int, name: str | None, path: bytes, *, durable: bool, observe: Observer | None
+    ) -> Stat:
+        """Make the bytes and attributes of the open file `staged` the file at `path`, atomically.
+
+        `name` is the staged file's name if it lies in the store's own staging
+        directory (it is then renamed, and gone from there); None if it lies
+        elsewhere (it is then copied, and stays). `durable`: bytes and name survive
+        a power cut on return. `observe` sees the copied bytes in order.
+        On an error the file at `path` is as it was.
+        """
+        ...
+
+    async def overwrite(self, staged: int, path: bytes, observe: Observer | None) -> Stat:
+        """As publish, durable, but in place: for files with several names. Not atomic."""
+        ...
+
+    def close(self) -> None: ...
