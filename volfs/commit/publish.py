@@ -76,9 +76,9 @@ async def publish(
     if current is not None and current.is_file and current.nlink > 1:
         return Published(await store.overwrite(staged.fd, path, observe), None, renamed=False)
     name = staged.name if staging.in_store else None
-    st = await store.publish(
-        staged.fd, name, path, durable=durable or current is not None, observe=observe
-    )
+    # An empty file (the name taken by an O_EXCL open, say) has no bytes that a power cut could cost.
+    replaces = current is not None and current.size > 0
+    st = await store.publish(staged.fd, name, path, durable=durable or replaces, observe=observe)
     return Published(st, path if conflict else None, renamed=staging.in_store)
 
 

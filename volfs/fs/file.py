@@ -337,6 +337,8 @@ class File:
         else:
             staged.discard()
             await self._reopen(path)
+        if durable:
+            await volume.store.sync_directory(path.rpartition(b"/")[0])
 
     async def _adopt(self, staged: StagedFile, st: Stat, sums: BlockSums) -> None:
         """The staged file becomes the cache file of the version that it was committed as."""

@@ -99,8 +99,7 @@ class Names:
     def made(self, parent: Node, name: bytes, st: Stat) -> Node:
         """We just made this name in the store."""
         parent.epoch += 1
-        node = self._tree.bind(parent, name, st)
-        node.stat = st
+        node = self._tree.bind_new(parent, name, st)
         if node.is_dir:
             self._volume.watch(node, join(self._tree.directory_path(parent), name))
         return node

@@ -32,6 +32,9 @@ ROOT = 1
 #: Numbers of nodes whose own number is taken start here, far above what file systems hand out.
 _FIRST_OWN = 1 << 62
 
+#: The identity of a node whose object is not in the store any more.
+_GONE = b"gone"
+
 
 def join(directory: bytes, name: bytes) -> bytes:
     """A store path from a directory's path and a name."""
@@ -138,12 +141,17 @@ class Tree:
     # -- binding ---------------------------------------------------------------
 
     def bind(self, parent: Node, name: bytes, st: Stat) -> Node:
-        """The node behind a name of which the store just said `st`; another node there loses the name."""
+        """The node behind a name of which the store just said `st`; another node there loses the name.
+
+        File systems give the number of a removed object to the next new one, so an
+        identity under a new name proves nothing by itself (see `_is_same`).
+        """
         node = self.by_identity.get(st.identity)
-        if node is not None and _stat.S_IFMT(node.stat.mode) != _stat.S_IFMT(st.mode):
-            # The store gave the number of a removed object to another one.
-            del self.by_identity[st.identity]
-            node.identity = b"gone"
+        if node is not None and (parent, name) not in node.names and not self._is_same(node, st):
+            self._disown(node)
+            node = None
+        elif node is not None and _stat.S_IFMT(node.stat.mode) != _stat.S_IFMT(st.mode):
+            self._disown(node)
             node = None
         if node is None:
             node = Node(self._allot(st.number), st, st.identity)
@@ -155,6 +163,33 @@ class Tree:
                 self.unbind(*other)
         return node
 
+    def bind_new(self, parent: Node, name: bytes, st: Stat) -> Node:
+        """As bind, for an object that we just made: whoever is known by its identity is gone."""
+        stale = self.by_identity.get(st.identity)
+        if stale is not None:
+            self._disown(stale)
+        return self.bind(parent, name, st)
+
+    def _is_same(self, node: Node, st: Stat) -> bool:
+        """Whether a known node turned up under a further name, rather than its number on a new object.
+
+        Directories and second names do turn up. Otherwise it is a rename, which keeps
+        size and mtime; and a file with uncommitted bytes stays where it is.
+        """
+        if _stat.S_IFMT(node.stat.mode) != _stat.S_IFMT(st.mode):
+            return False
+        if node.is_dir:
+            return True
+        if node.dirty:
+            return st.nlink > 1
+        return st.nlink > 1 or (st.size, st.mtime_ns) == (node.stat.size, node.stat.mtime_ns)
+
+    def _disown(self, node: Node) -> None:
+        """The node's object is gone from the store."""
+        if node.identity is not None and self.by_identity.get(node.identity) is node:
+            del self.by_identity[node.identity]
+        node.identity = _GONE
+
     def create(self, parent: Node, name: bytes, st: Stat) -> Node:
         """A pending node: its name is known here only."""
         node = Node(self._allot(st.number), st, None)
@@ -164,11 +199,10 @@ class Tree:
 
     def identify(self, node: Node, st: Stat) -> None:
         """The node's content is a new object in the store now (a commit)."""
-        if node.identity is not None and self.by_identity.get(node.identity) is node:
-            del self.by_identity[node.identity]
+        self._disown(node)
         other = self.by_identity.get(st.identity)
-        if other is not None and other is not node:
-            other.identity = b"gone"  # the store re-used the number of an object that was removed
+        if other is not None:
+            self._disown(other)
         node.identity = st.identity
         node.stat = st
         self.by_identity[st.identity] = node

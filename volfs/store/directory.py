@@ -310,10 +310,7 @@ class DirectoryStore:
             )
         if durable:
             await self.call(os.fsync, staged, thread=True)
-        st = await self.call(self._publish_rename, name, path)
-        if durable:
-            await self.sync_directory(beneath.split(path)[0])
-        return st
+        return await self.call(self._publish_rename, name, path)
 
     def _publish_rename(self, name: str, path: bytes) -> Stat:
         with self._parent(path) as (fd, target):
@@ -333,7 +330,6 @@ class DirectoryStore:
             raise
         finally:
             os.close(fd)
-        self._sync_directory(beneath.split(path)[0])
         return st
 
     async def overwrite(self, staged: int, path: bytes, observe: Observer | None) -> Stat:
