@@ -23,7 +23,7 @@ import structlog
 import trio
 
 from volfs.cache.fill import CachedFile
-from volfs.commit.publish import publish
+from volfs.commit.publish import Published, publish
 from volfs.commit.staging import StagedFile
 from volfs.core.readahead import Readahead
 from volfs.core.schedule import Activity
@@ -300,22 +300,44 @@ class File:
                 if path is not None:
                     await volume.store.sync_directory(path.rpartition(b"/")[0])
             return
-        assert volume.staging is not None
-        sums = BlockSums() if volume.cache is not None else None
         async with volume.structure.shared():
             path = volume.tree.path(node)
             if path is None:
                 return  # unlinked: nothing is committed
-            done = await publish(
-                volume.store,
-                volume.staging,
-                staged,
-                path,
-                self.base,
-                durable=durable,
-                observe=sums.update if sums is not None else None,
-            )
-        # no await from here: the store has it, now all that we know must say so
+            try:
+                done, sums = await self._publish(staged, path, durable)
+            except NotFound:
+                await volume.remake_directories(node)
+                done, sums = await self._publish(staged, path, durable)
+            # no await from here: the store has it, now all that we know must say so
+            self._committed(staged, done)
+        if done.conflict is not None:
+            await self._forsake(staged, done)
+            return
+        if done.renamed:
+            pass  # the reader goes on with the same descriptor
+        elif sums is not None:
+            await self._adopt(staged, done.stat, sums)
+        else:
+            staged.discard()
+            await self._reopen(path)
+        if durable:
+            await volume.store.sync_directory(path.rpartition(b"/")[0])
+
+    async def _publish(
+        self, staged: StagedFile, path: bytes, durable: bool
+    ) -> tuple[Published, BlockSums | None]:
+        volume = self._volume
+        assert volume.staging is not None
+        sums = BlockSums() if volume.cache is not None else None
+        observe = sums.update if sums is not None else None
+        done = await publish(
+            volume.store, volume.staging, staged, path, self.base, durable=durable, observe=observe
+        )
+        return done, sums
+
+    def _committed(self, staged: StagedFile, done: Published) -> None:
+        volume, node = self._volume, self.node
         self.staged = None
         self.activity = None
         self.committed_s = trio.current_time()
@@ -323,22 +345,17 @@ class File:
         volume.queue.remove(node.number)
         for parent, _ in node.names:
             parent.touched_ns = 0
+        if done.renamed:
+            self.reader = volume.store.reader(staged.published())
         if done.conflict is not None:
+            # Its name is the others' file from here on; handles that are open keep ours.
             volume.conflicts += 1
-            await self._forsake(staged, done.conflict, renamed=done.renamed)
+            if node.names:
+                volume.lost(node)
             return
         volume.tree.identify(node, done.stat)
         node.epoch += 1
         node.checked_s = trio.current_time()
-        if done.renamed:
-            self.reader = volume.store.reader(staged.published())
-        elif volume.cache is not None and sums is not None:
-            await self._adopt(staged, done.stat, sums)
-        else:
-            staged.discard()
-            await self._reopen(path)
-        if durable:
-            await volume.store.sync_directory(path.rpartition(b"/")[0])
 
     async def _adopt(self, staged: StagedFile, st: Stat, sums: BlockSums) -> None:
         """The staged file becomes the cache file of the version that it was committed as."""
@@ -357,16 +374,13 @@ class File:
             except VolfsError as error:
                 log.debug("cannot reopen after a commit", path=path, error=str(error))
 
-    async def _forsake(self, staged: StagedFile, kept_as: bytes, *, renamed: bool) -> None:
-        """Our bytes went beside the file. Its name is the others' file from here on; open handles keep ours."""
-        if self.node.names:
-            self._volume.lost(self.node)
-        if renamed:
-            self.reader = self._volume.store.reader(staged.published())
+    async def _forsake(self, staged: StagedFile, done: Published) -> None:
+        """Our bytes went beside the file: open handles read them there."""
+        if done.renamed or done.conflict is None:
             return
         staged.discard()
         if self.node.handles:
-            self.reader = await self._volume.store.open(kept_as)
+            self.reader = await self._volume.store.open(done.conflict)
 
     async def pin(self) -> None:
         """Our own unlink or rename is about to take the name: hold on to the bytes first."""

@@ -54,8 +54,8 @@ class Names:
             if parent.epoch != epoch or parent.children.get(name) is not child:
                 continue
             if st is None:
-                if child is not None:
-                    volume.lost_name(parent, name)
+                if child is not None and not volume.lost_name(parent, name):
+                    return child
                 raise NotFound("no such name")
             return await self.bind(parent, name, st)
 
@@ -67,8 +67,9 @@ class Names:
             file = child.file
             if file is not None and await file.succeed(st, join(self._tree.directory_path(parent), name)):
                 return child
-            if parent.children.get(name) is child and not child.dirty:
-                volume.lost_name(parent, name)
+            if parent.children.get(name) is child and not child.dirty and not volume.lost_name(parent, name):
+                self._tree.identify(child, st)
+                return child
         child = parent.children.get(name)
         if child is not None and child.dirty:
             return child

@@ -24,8 +24,8 @@ from volfs.commit.queue import CommitQueue
 from volfs.commit.staging import Staging
 from volfs.errors import NotFound, VersionChanged
 from volfs.fs.locks import SharedLock
-from volfs.fs.tree import Node, Tree
-from volfs.store.base import Stat, Store
+from volfs.fs.tree import ROOT, Node, Tree
+from volfs.store.base import Owner, Stat, Store
 
 __all__ = ["Notifier", "Policy", "Volume"]
 
@@ -111,8 +111,8 @@ class Volume:
                 return self.local_stat(node)
             if st is not None and node.file is not None and await node.file.succeed(st, path):
                 continue
-            if self.tree.path(node) == path and node.epoch == epoch:
-                self.lost(node)
+            if self.tree.path(node) == path and node.epoch == epoch and not self.lost(node):
+                return self.local_stat(node)
 
     async def _look_orphan(self, node: Node) -> Stat:
         if node.file is not None and node.file.reader is not None:
@@ -166,13 +166,19 @@ class Volume:
         node.checked_s = trio.current_time()
         node.epoch += 1
 
-    def lost(self, node: Node) -> None:
+    def lost(self, node: Node) -> bool:
         """The store has something else, or nothing, at the node's first name."""
-        self.lost_name(*next(iter(node.names)))
+        return self.lost_name(*next(iter(node.names)))
 
-    def lost_name(self, parent: Node, name: bytes) -> None:
-        """Somebody else took the name away: the kernel must not go on believing it."""
+    def lost_name(self, parent: Node, name: bytes) -> bool:
+        """Somebody else took the name away: the kernel must not go on believing it.
+
+        False for a directory that holds bytes which are not committed yet: it stays,
+        and their commit makes it again (W7: a delete does not outweigh bytes).
+        """
         node = parent.children[name]
+        if node.is_dir and any(each.dirty and each.names for each in self.tree.below(node)):
+            return False
         parent.epoch += 1
         file = node.file
         self.tree.unbind(parent, name)
@@ -181,6 +187,27 @@ class Volume:
         if file is not None and not node.names:
             file.unnamed()
             self.abandon(node)
+        return True
+
+    async def remake_directories(self, node: Node) -> None:
+        """Make the directories above the node again that others removed."""
+        above: list[Node] = []
+        while node.number != ROOT and node.names:
+            node = next(iter(node.names))[0]
+            above.append(node)
+        for directory in reversed(above[:-1]):
+            path = self.tree.directory_path(directory)
+            try:
+                st = await self.store.stat(path)
+            except NotFound:
+                own = self.policy.own_files
+                owner = Owner(directory.stat.uid, directory.stat.gid) if own else Owner(None, None)
+                st = await self.store.mkdir(path, directory.stat.mode, owner)
+                log.warning("made a directory again for bytes that were to be committed in it", path=path)
+            if st.identity != directory.identity:
+                self.tree.identify(directory, st)
+                directory.watched = False
+                self.watch(directory, path)
 
     def abandon(self, node: Node) -> None:
         """Let go of a file's content if no handle is open and nothing is owed to the store."""

@@ -1,0 +1,157 @@
+"""The block cache of one mount: the door to everything in this package.
+
+It owns the life of the cache: open, the service in the background, close. What
+a read does is in `reading`, what leaves in `evict`, what is known in `shelf`.
+
+*Concurrency:* the trio thread. The daemon holds a lock on the directory.
+
+*Invariants:* at most one `CachedFile` a cache file; it is the same for all who
+are attached to a version.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from volfs.cache.cachefile import CacheFile
+from volfs.cache.evict import Room
+from volfs.cache.flight import Traffic
+from volfs.cache.reading import CachedFile
+from volfs.cache.reconcile import can_punch, open_index
+from volfs.cache.shelf import Shelf
+from volfs.core.spans import BLOCK_BYTES, block_count, cost_bytes
+from volfs.core.versions import Version
+from volfs.telemetry import get_logger
+
+__all__ = ["BLOCK_BYTES", "Cache", "CachedFile"]
+
+log = get_logger(__name__)
+
+#: What the index hears in one transaction. A crash forgets the blocks of so long, and they are fetched again.
+_FLUSH_S: Final = 1.0
+
+
+class Cache:
+    """See the module."""
+
+    def __init__(self, shelf: Shelf, room: Room, memory_bytes: int) -> None:
+        self._shelf = shelf
+        self._room = room
+        self._traffic = Traffic(shelf, room, memory_bytes)
+        self._attached: dict[int, CachedFile] = {}
+
+    @classmethod
+    def open(cls, directory: Path, limit_bytes: int, memory_bytes: int) -> Cache:
+        """The cache in an existing directory that no other process uses.
+
+        `limit_bytes`: what all cache files may take on the disk. `memory_bytes`:
+        what may be in memory between the store and the disk, beyond the reads
+        that wait for it. OSError or sqlite3.Error where the directory is unusable.
+        """
+        index = open_index(directory)
+        punches = can_punch(directory)
+        if not punches:
+            log.info("the cache's file system punches no holes; whole files leave", path=str(directory))
+        shelf = Shelf(directory / "blocks", index)
+        return cls(shelf, Room(shelf, limit_bytes, punches=punches), memory_bytes)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled: flights, and news to the index. Without it, reads fetch for themselves."""
+        async with trio.open_nursery() as nursery:
+            self._traffic.nursery = nursery
+            try:
+                task_status.started()
+                await self._room.reserve(0)  # the limit may be smaller than at the last start
+                while True:
+                    await self._shelf.wanted.wait()
+                    with trio.move_on_after(_FLUSH_S):
+                        await self._shelf.urgent.wait()
+                    await self._shelf.flush()
+            finally:
+                self._traffic.nursery = None
+
+    def close(self) -> None:
+        """Tell the index the rest. Nobody may read any more."""
+        self._shelf.close()
+
+    def attach(self, version: Version, size: int) -> CachedFile:
+        """The bytes of a version, for reading; end with its `detach`."""
+        file = self._shelf.find(version, size)
+        cached = self._attached.get(file.id)
+        if cached is None:
+            self._shelf.use(file)
+            cached = self._attached[file.id] = CachedFile(file, self._traffic, self._left)
+        cached.attach()
+        return cached
+
+    def _left(self, file: CacheFile) -> None:
+        del self._attached[file.id]
+        self._shelf.release(file)
+
+    def forget(self, version: Version) -> None:
+        """The version will not be asked for again; its blocks go when nobody is attached."""
+        self._shelf.forget(version)
+
+    def rekey(self, old: Version, new: Version) -> None:
+        """The bytes of `old` have a new version: our own change of attributes."""
+        self._shelf.rekey(old, new)
+
+    async def adopt(self, version: Version, size: int, staged: Path, sums: list[int]) -> None:
+        """Take the file `staged`, on the same file system, as the complete cache file of a version.
+
+        `sums`: xxh3_64 of each block. Where it does not fit it is removed.
+        """
+        reserved, placed = 0, False
+        try:
+            st = os.stat(staged, follow_symlinks=False)
+            count = block_count(size)
+            cost = max(cost_bytes(count, bool(count), size), st.st_blocks * 512)
+            fits = count > 0 and len(sums) == count and st.st_size == size
+            if fits and await self._room.reserve(cost):
+                reserved = cost
+                placed = self._shelf.place(version, size, staged, sums, cost)
+        except OSError as error:
+            log.warning("a committed file cannot be kept in the cache", error=str(error))
+        finally:
+            self._room.reserved -= reserved
+            if not placed:
+                _remove(staged)
+
+    async def evict_all(self) -> None:
+        """Drop every block that nobody reads at this moment."""
+        await self._room.evict_all()
+
+    @property
+    def used_bytes(self) -> int:
+        """What all cache files take on the disk, at most."""
+        return self._shelf.used_bytes
+
+    @property
+    def limit_bytes(self) -> int:
+        return self._room.limit_bytes
+
+    @property
+    def hits(self) -> int:
+        """Blocks read that were here, or on their way."""
+        return self._traffic.hits
+
+    @property
+    def misses(self) -> int:
+        """Blocks read that had to be fetched for the read."""
+        return self._traffic.misses
+
+    @property
+    def corrupt_blocks(self) -> int:
+        """Blocks that were not what their checksum says, and were fetched again."""
+        return self._shelf.corrupt_blocks
+
+
+def _remove(staged: Path) -> None:
+    try:
+        staged.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("a committed file cannot be removed", path=str(staged), error=str(error))
