@@ -105,7 +105,7 @@ def _lock(cache_dir: Path) -> int:
 
 
 def _mount_id(cache_dir: Path) -> str:
-    """A name for this mount in the store's staging area; the same for each mount with this cache directory."""
+    """This mount's name in the store's staging area, the same for each mount with this cache directory."""
     file = cache_dir / "mount-id"
     try:
         return file.read_text(encoding="ascii").strip()
@@ -183,7 +183,7 @@ class _Daemon:
         journal.close()
         if cache is not None:
             cache.close()
-        if not left and not self._cached and staging is not None:
+        if not left and staging is not None:
             self._store.remove_staging(self._mount_id)
         if watcher is not None:
             watcher.close()

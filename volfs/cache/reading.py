@@ -24,10 +24,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from volfs.cache.cachefile import CacheFile, punch, read_blocks, write_blocks
+from volfs.cache.cachefile import CacheFile, punch, read_blocks
 from volfs.cache.flight import Flight, Traffic
+from volfs.cache.keeping import keep
 from volfs.core.readahead import Readahead
-from volfs.core.spans import BLOCK_BYTES, Extent, block_count, block_extent, blocks_of, clip, cost_bytes, runs
+from volfs.core.spans import BLOCK_BYTES, Extent, block_count, block_extent, blocks_of, clip, runs
 from volfs.core.versions import Version
 from volfs.errors import VersionChanged
 from volfs.store.base import Reader
@@ -45,9 +46,6 @@ _PARALLEL: Final = 8
 
 #: Blocks of one read of the cache file in a thread: 2 MiB.
 _RUN_LOCAL: Final = 8
-
-#: A new extent of a sparse file may take one more node of the extent tree.
-_NODE_BYTES: Final = 4096
 
 
 class CachedFile:
@@ -315,8 +313,8 @@ class CachedFile:
                 log.debug("a fetch failed", offset=flight.extent.offset, error=repr(error))
             finally:
                 flight.done.set()
-            if flight.data is not None:
-                await self._keep(flight, flight.data)
+            if flight.data is not None and self.storable:
+                await keep(self._traffic, self._file, flight.blocks, flight.data)
         except Exception:
             # The bytes were served; what failed is keeping them, and that must not end the mount.
             log.exception("a fetched block could not be kept")
@@ -348,50 +346,6 @@ class CachedFile:
         if len(data) != flight.extent.size:
             raise VersionChanged("the file is shorter than its version")
         return data
-
-    async def _keep(self, flight: Flight, data: memoryview) -> None:
-        """Write the blocks into the cache file, if there is room and the disk keeps up."""
-        traffic, size = self._traffic, len(data)
-        if not self.storable or traffic.unwritten + size > traffic.memory_bytes:
-            return
-        last = block_count(self.size) - 1 in flight.blocks
-        cost = cost_bytes(len(flight.blocks), last, self.size) + _NODE_BYTES
-        traffic.unwritten += size
-        try:
-            if await traffic.room.reserve(cost):
-                try:
-                    await self._write(flight, data)
-                    traffic.failing = False
-                except OSError as error:
-                    if not traffic.failing:
-                        log.warning("the cache disk fails; reading past it", error=str(error))
-                    traffic.failing = True
-                finally:
-                    traffic.room.reserved -= cost
-        finally:
-            traffic.unwritten -= size
-
-    async def _write(self, flight: Flight, data: memoryview) -> None:
-        file, shelf = self._file, self._traffic.shelf
-        if not file.leaving.isdisjoint(flight.blocks):
-            return  # punched at this moment
-        if not shelf.open(file, create=True) and not shelf.open(file, create=True):
-            return  # the first one found out that the old file is gone
-        file.changing += 1
-        stamp_ns = 0
-        try:
-            sums, stamp_ns = await shelf.thread(write_blocks, file.fd, flight.extent.offset, data)
-        except OSError:
-            try:
-                stamp_ns = await shelf.thread(punch, file.fd, [flight.blocks])
-            except OSError as error:
-                log.debug("a half-written block keeps its space", id=file.id, error=str(error))
-            raise
-        finally:
-            file.changed(stamp_ns)
-        file.add(flight.blocks, sums)
-        shelf.recount(file)
-        shelf.mark(file)
 
     # -- fetching ahead --------------------------------------------------------------
 

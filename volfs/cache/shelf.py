@@ -70,10 +70,9 @@ class Shelf:
 
     async def thread(self, function: Callable[..., T], *args: object) -> T:
         """Call in a thread, to the end: what is under way on the local disk is never left alone."""
-        shield = trio.CancelScope(shield=True)
-        with shield:
+        with trio.CancelScope(shield=True):
             result = await trio.to_thread.run_sync(function, *args, limiter=self._limiter)
-        return result
+        return result  # noqa: RET504 - for all that mypy knows, a scope may swallow what leaves it
 
     # -- finding and using ---------------------------------------------------------
 

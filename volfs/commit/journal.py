@@ -107,7 +107,9 @@ class Journal:
             "SELECT name, path, base, existing, state, number, created FROM staged ORDER BY created, name"
         )
         return [
-            Entry(name, path, None if base is None else Version(base), existing, State(state), number, created)
+            Entry(
+                name, path, None if base is None else Version(base), existing, State(state), number, created
+            )
             for name, path, base, existing, state, number, created in rows
         ]
 

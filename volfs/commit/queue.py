@@ -23,7 +23,7 @@ __all__ = ["CommitQueue"]
 
 log = structlog.get_logger(__name__)
 
-#: Commits at once. A commit to a remote store is a handful of round trips; more would starve the readers' threads.
+#: Commits at once. One to a remote store is a handful of round trips; more would starve the readers' threads.
 AT_ONCE = 16
 
 
@@ -44,7 +44,6 @@ class CommitQueue:
         self._wake = trio.Event()
         self._idle = trio.Event()
         self._idle.set()
-        self.committed = 0
         self.failed = 0
         self.last_error: str | None = None
 
@@ -117,7 +116,6 @@ class CommitQueue:
             log.exception("commit failed", inode=number)
             self._postpone(item, number, VolfsError("unexpected error, see the log"))
         else:
-            self.committed += 1
             self._discard(number)
         finally:
             item.running = False

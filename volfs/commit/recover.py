@@ -64,9 +64,7 @@ async def recover(store: Store, staging: Staging, journal: Journal) -> Recovery:
     return result
 
 
-async def _replay(
-    entry: Entry, store: Store, staging: Staging, journal: Journal, result: Recovery
-) -> None:
+async def _replay(entry: Entry, store: Store, staging: Staging, journal: Journal, result: Recovery) -> None:
     staged = staging.open(entry.name)
     try:
         if entry.state is not State.CLOSED:

@@ -141,7 +141,9 @@ class Staging:
         """A new empty staged file, readable by the daemon only until it is given its owner and mode."""
         name = uuid4().hex
         try:
-            fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self.directory)
+            fd = os.open(
+                name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self.directory
+            )
         except OSError as error:
             raise from_os_error(error) from error
         return StagedFile(self, name, fd)

@@ -10,7 +10,8 @@ for that).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVarTuple, Unpack
 
 import structlog
 import trio
@@ -25,6 +26,8 @@ from volfs.store.base import Stat
 __all__ = ["Changes"]
 
 log = structlog.get_logger(__name__)
+
+Args = TypeVarTuple("Args")
 
 #: Looks at once during a poll, so that a slow store is asked in parallel and yet has room for readers.
 _LOOKS_AT_ONCE = 16
@@ -74,7 +77,7 @@ class Changes:
             for node in nodes:
                 nursery.start_soon(one, node)
 
-    async def _guarded(self, function, *args) -> None:  # type: ignore[no-untyped-def]
+    async def _guarded(self, function: Callable[[Unpack[Args]], Awaitable[None]], *args: *Args) -> None:
         """A change that cannot be looked at must not stop the others."""
         try:
             await function(*args)
@@ -118,9 +121,7 @@ class Changes:
             await self._names.bind(parent, name, st)
             if not child.is_file:
                 volume.notifier.attributes(child.number)
-        elif content and is_racy(
-            max(st.mtime_ns, st.ctime_ns), volume.now_ns(), volume.store.granularity_ns
-        ):
+        elif content and is_racy(max(st.mtime_ns, st.ctime_ns), volume.now_ns(), volume.store.granularity_ns):
             # Written twice within one tick of the clock: the times cannot tell, the event can.
             child.stale_pages = True
             volume.notifier.content(child.number)

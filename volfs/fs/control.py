@@ -92,7 +92,7 @@ class Control:
                 "waiting": len(queue),
                 "open": sum(1 for node in self._files.open_nodes() if node.dirty),
                 "oldest_age_s": queue.oldest_age_s,
-                "committed": queue.committed,
+                "committed": volume.counters["committed"],
                 "failed": queue.failed,
                 "last_error": queue.last_error,
                 "recovered": volume.counters["recovered"],

@@ -73,7 +73,7 @@ class File:
     # -- reading ---------------------------------------------------------------
 
     async def open_reader(self, path: bytes) -> Stat:
-        """Pin what is at `path` now; its attributes. VersionChanged if that is another object than the node's."""
+        """Pin what is at `path` now; its attributes. VersionChanged if it is not the node's object."""
         reader = await self._volume.store.open(path)
         try:
             st = await reader.stat()
@@ -88,9 +88,7 @@ class File:
             self.reader = reader
         return st
 
-    async def read(
-        self, offset: int, size: int, cursor: Readahead | None
-    ) -> bytes | bytearray | memoryview:
+    async def read(self, offset: int, size: int, cursor: Readahead | None) -> bytes | bytearray | memoryview:
         """At most `size` bytes of the current content."""
         for _ in range(_TRIES):
             if self.staged is not None:
@@ -341,6 +339,7 @@ class File:
         self.staged = None
         self.activity = None
         self.committed_s = trio.current_time()
+        volume.counters["committed"] += 1
         volume.journal.remove(staged.name)
         volume.queue.remove(node.number)
         for parent, _ in node.names:

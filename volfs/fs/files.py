@@ -269,9 +269,9 @@ class Files:
         if handle.writes:
             file.writers -= 1
         try:
-            if file.staged is not None and node.names and not file.writers:
-                if node.number not in self._volume.queue:
-                    await self._settle(file, durable=False)
+            owed = file.staged is not None and node.names and not file.writers
+            if owed and node.number not in self._volume.queue:
+                await self._settle(file, durable=False)
         except VolfsError as error:
             log.warning("commit at release failed, it will be tried again", error=str(error))
         finally:

@@ -21,12 +21,15 @@ class SharedLock:
         self._alone = False
         self._asking = 0
 
+    def _barred(self) -> bool:
+        return self._alone or self._asking > 0
+
     @asynccontextmanager
     async def shared(self) -> AsyncIterator[None]:
-        # No await when nobody asks to hold it alone, which is nearly always.
-        if self._alone or self._asking:
+        """Hold it with others. Does not await when nobody asks to hold it alone, which is nearly always."""
+        if self._barred():
             async with self._changed:
-                while self._alone or self._asking:
+                while self._barred():
                     await self._changed.wait()
                 self._sharers += 1
         else:
@@ -36,12 +39,11 @@ class SharedLock:
         finally:
             self._sharers -= 1
             if self._asking and not self._sharers:
-                with trio.CancelScope(shield=True):
-                    async with self._changed:
-                        self._changed.notify_all()
+                await self._notify()
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
+        """Hold it while nobody else does."""
         self._asking += 1
         try:
             async with self._changed:
@@ -50,10 +52,15 @@ class SharedLock:
                 self._alone = True
         finally:
             self._asking -= 1
+            if not self._alone:
+                await self._notify()  # cancelled: those who stood behind us may go on
         try:
             yield
         finally:
-            with trio.CancelScope(shield=True):
-                async with self._changed:
-                    self._alone = False
-                    self._changed.notify_all()
+            self._alone = False
+            await self._notify()
+
+    async def _notify(self) -> None:
+        with trio.CancelScope(shield=True):
+            async with self._changed:
+                self._changed.notify_all()

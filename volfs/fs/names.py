@@ -27,7 +27,7 @@ RENAME_EXCHANGE = 2
 
 
 class Names:
-    """See the module. Methods that answer a Node leave counting its lookup to the caller, before any await."""
+    """See the module. Who gets a Node from here counts its lookup, before any await."""
 
     def __init__(self, volume: Volume) -> None:
         self._volume = volume
@@ -193,9 +193,7 @@ class Names:
 
     # -- rename ----------------------------------------------------------------
 
-    async def rename(
-        self, parent: Node, name: bytes, new_parent: Node, new_name: bytes, flags: int
-    ) -> None:
+    async def rename(self, parent: Node, name: bytes, new_parent: Node, new_name: bytes, flags: int) -> None:
         """renameat2 between two names of the volume, with the meaning that it has on a local disk."""
         if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE) or flags == RENAME_NOREPLACE | RENAME_EXCHANGE:
             raise StoreError("unknown rename flags", errno=errno.EINVAL)

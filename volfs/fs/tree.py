@@ -147,10 +147,9 @@ class Tree:
         identity under a new name proves nothing by itself (see `_is_same`).
         """
         node = self.by_identity.get(st.identity)
-        if node is not None and (parent, name) not in node.names and not self._is_same(node, st):
-            self._disown(node)
-            node = None
-        elif node is not None and _stat.S_IFMT(node.stat.mode) != _stat.S_IFMT(st.mode):
+        if (node is not None and (parent, name) not in node.names and not self._is_same(node, st)) or (
+            node is not None and _stat.S_IFMT(node.stat.mode) != _stat.S_IFMT(st.mode)
+        ):
             self._disown(node)
             node = None
         if node is None:

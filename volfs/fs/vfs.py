@@ -84,9 +84,7 @@ class Vfs:
         return self._found(await self.names.mkdir(self._node(parent), name, mode, self._owner(caller)))
 
     async def mknod(self, parent: int, name: bytes, mode: int, rdev: int, caller: Caller) -> Entry:
-        return self._found(
-            await self.names.mknod(self._node(parent), name, mode, rdev, self._owner(caller))
-        )
+        return self._found(await self.names.mknod(self._node(parent), name, mode, rdev, self._owner(caller)))
 
     async def symlink(self, parent: int, name: bytes, target: bytes, caller: Caller) -> Entry:
         return self._found(await self.names.symlink(self._node(parent), name, target, self._owner(caller)))
@@ -158,9 +156,7 @@ class Vfs:
     async def create(
         self, parent: int, name: bytes, mode: int, flags: int, caller: Caller
     ) -> tuple[Entry, Opened]:
-        node, opened = await self.files.create(
-            self._node(parent), name, mode, flags, self._owner(caller)
-        )
+        node, opened = await self.files.create(self._node(parent), name, mode, flags, self._owner(caller))
         return self._found(node), opened
 
     async def read(self, handle: int, offset: int, size: int) -> bytes | bytearray | memoryview:

@@ -7,10 +7,9 @@ nothing here awaits after the call.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine, Sequence
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import pyfuse3
 
@@ -26,7 +25,7 @@ R = TypeVar("R")
 #: What users see as the preferred size of a read or write; larger ones reach 1 MiB a request all the same.
 _BLOCK_SIZE = 4096
 
-_Handler = Callable[Concatenate["Operations", P], Awaitable[R]]
+_Handler = Callable[Concatenate["Operations", P], Coroutine[Any, Any, R]]
 
 
 def _guarded(handler: _Handler[P, R]) -> _Handler[P, R]:
@@ -66,55 +65,101 @@ class Operations(pyfuse3.Operations):
     # -- names -----------------------------------------------------------------
 
     @_guarded
-    async def lookup(self, parent_inode, name, ctx):  # type: ignore[no-untyped-def]
+    async def lookup(
+        self, parent_inode: pyfuse3.InodeT, name: pyfuse3.FileNameT, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
         return _attributes(await self.vfs.lookup(parent_inode, name))
 
-    def forget(self, inode_list: Any) -> None:
+    async def forget(self, inode_list: Sequence[tuple[pyfuse3.InodeT, int]]) -> None:
         try:
-            self.vfs.forget(inode_list)
+            self.vfs.forget(list(inode_list))
         except Exception as error:  # there is no reply that could carry it
             self.failed(error, "forget", ())
 
     @_guarded
-    async def mkdir(self, parent_inode, name, mode, ctx):  # type: ignore[no-untyped-def]
+    async def mkdir(
+        self,
+        parent_inode: pyfuse3.InodeT,
+        name: pyfuse3.FileNameT,
+        mode: pyfuse3.ModeT,
+        ctx: pyfuse3.RequestContext,
+    ) -> pyfuse3.EntryAttributes:
         return _attributes(await self.vfs.mkdir(parent_inode, name, mode, Caller(ctx.uid, ctx.gid)))
 
     @_guarded
-    async def mknod(self, parent_inode, name, mode, rdev, ctx):  # type: ignore[no-untyped-def]
+    async def mknod(
+        self,
+        parent_inode: pyfuse3.InodeT,
+        name: pyfuse3.FileNameT,
+        mode: pyfuse3.ModeT,
+        rdev: int,
+        ctx: pyfuse3.RequestContext,
+    ) -> pyfuse3.EntryAttributes:
         return _attributes(await self.vfs.mknod(parent_inode, name, mode, rdev, Caller(ctx.uid, ctx.gid)))
 
     @_guarded
-    async def symlink(self, parent_inode, name, target, ctx):  # type: ignore[no-untyped-def]
+    async def symlink(
+        self,
+        parent_inode: pyfuse3.InodeT,
+        name: pyfuse3.FileNameT,
+        target: pyfuse3.FileNameT,
+        ctx: pyfuse3.RequestContext,
+    ) -> pyfuse3.EntryAttributes:
         return _attributes(await self.vfs.symlink(parent_inode, name, target, Caller(ctx.uid, ctx.gid)))
 
     @_guarded
-    async def link(self, inode, new_parent_inode, new_name, ctx):  # type: ignore[no-untyped-def]
+    async def link(
+        self,
+        inode: pyfuse3.InodeT,
+        new_parent_inode: pyfuse3.InodeT,
+        new_name: pyfuse3.FileNameT,
+        ctx: pyfuse3.RequestContext,
+    ) -> pyfuse3.EntryAttributes:
         return _attributes(await self.vfs.link(inode, new_parent_inode, new_name))
 
     @_guarded
-    async def unlink(self, parent_inode, name, ctx):  # type: ignore[no-untyped-def]
+    async def unlink(
+        self, parent_inode: pyfuse3.InodeT, name: pyfuse3.FileNameT, ctx: pyfuse3.RequestContext
+    ) -> None:
         await self.vfs.unlink(parent_inode, name)
 
     @_guarded
-    async def rmdir(self, parent_inode, name, ctx):  # type: ignore[no-untyped-def]
+    async def rmdir(
+        self, parent_inode: pyfuse3.InodeT, name: pyfuse3.FileNameT, ctx: pyfuse3.RequestContext
+    ) -> None:
         await self.vfs.rmdir(parent_inode, name)
 
     @_guarded
-    async def rename(self, parent_inode_old, name_old, parent_inode_new, name_new, flags, ctx):  # type: ignore[no-untyped-def]
+    async def rename(
+        self,
+        parent_inode_old: pyfuse3.InodeT,
+        name_old: pyfuse3.FileNameT,
+        parent_inode_new: pyfuse3.InodeT,
+        name_new: pyfuse3.FileNameT,
+        flags: pyfuse3.FlagT,
+        ctx: pyfuse3.RequestContext,
+    ) -> None:
         await self.vfs.rename(parent_inode_old, name_old, parent_inode_new, name_new, flags)
 
     @_guarded
-    async def readlink(self, inode, ctx):  # type: ignore[no-untyped-def]
-        return await self.vfs.readlink(inode)
+    async def readlink(self, inode: pyfuse3.InodeT, ctx: pyfuse3.RequestContext) -> pyfuse3.FileNameT:
+        return pyfuse3.FileNameT(await self.vfs.readlink(inode))
 
     # -- attributes ------------------------------------------------------------
 
     @_guarded
-    async def getattr(self, inode, ctx):  # type: ignore[no-untyped-def]
+    async def getattr(self, inode: pyfuse3.InodeT, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         return _attributes(await self.vfs.getattr(inode))
 
     @_guarded
-    async def setattr(self, inode, attr, fields, fh, ctx):  # type: ignore[no-untyped-def]
+    async def setattr(
+        self,
+        inode: pyfuse3.InodeT,
+        attr: pyfuse3.EntryAttributes,
+        fields: pyfuse3.SetattrFields,
+        fh: pyfuse3.FileHandleT | None,
+        ctx: pyfuse3.RequestContext,
+    ) -> pyfuse3.EntryAttributes:
         changes = Changes(
             mode=attr.st_mode if fields.update_mode else None,
             uid=attr.st_uid if fields.update_uid else None,
@@ -126,23 +171,31 @@ class Operations(pyfuse3.Operations):
         return _attributes(await self.vfs.setattr(inode, changes, size))
 
     @_guarded
-    async def getxattr(self, inode, name, ctx):  # type: ignore[no-untyped-def]
+    async def getxattr(
+        self, inode: pyfuse3.InodeT, name: pyfuse3.XAttrNameT, ctx: pyfuse3.RequestContext
+    ) -> bytes:
         return await self.vfs.getxattr(inode, name)
 
     @_guarded
-    async def setxattr(self, inode, name, value, ctx):  # type: ignore[no-untyped-def]
+    async def setxattr(
+        self, inode: pyfuse3.InodeT, name: pyfuse3.XAttrNameT, value: bytes, ctx: pyfuse3.RequestContext
+    ) -> None:
         await self.vfs.setxattr(inode, name, value)
 
     @_guarded
-    async def removexattr(self, inode, name, ctx):  # type: ignore[no-untyped-def]
+    async def removexattr(
+        self, inode: pyfuse3.InodeT, name: pyfuse3.XAttrNameT, ctx: pyfuse3.RequestContext
+    ) -> None:
         await self.vfs.removexattr(inode, name)
 
     @_guarded
-    async def listxattr(self, inode, ctx):  # type: ignore[no-untyped-def]
-        return await self.vfs.listxattr(inode)
+    async def listxattr(
+        self, inode: pyfuse3.InodeT, ctx: pyfuse3.RequestContext
+    ) -> Sequence[pyfuse3.XAttrNameT]:
+        return [pyfuse3.XAttrNameT(name) for name in await self.vfs.listxattr(inode)]
 
     @_guarded
-    async def statfs(self, ctx):  # type: ignore[no-untyped-def]
+    async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
         capacity = await self.vfs.statfs()
         data = pyfuse3.StatvfsData()
         data.f_bsize = capacity.block
@@ -158,64 +211,74 @@ class Operations(pyfuse3.Operations):
     # -- files -----------------------------------------------------------------
 
     @_guarded
-    async def open(self, inode, flags, ctx):  # type: ignore[no-untyped-def]
+    async def open(
+        self, inode: pyfuse3.InodeT, flags: pyfuse3.FlagT, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.FileInfo:
         opened = await self.vfs.open(inode, flags)
-        return pyfuse3.FileInfo(fh=opened.handle, keep_cache=opened.keep_cache)
+        return pyfuse3.FileInfo(fh=pyfuse3.FileHandleT(opened.handle), keep_cache=opened.keep_cache)
 
     @_guarded
-    async def create(self, parent_inode, name, mode, flags, ctx):  # type: ignore[no-untyped-def]
+    async def create(
+        self,
+        parent_inode: pyfuse3.InodeT,
+        name: pyfuse3.FileNameT,
+        mode: pyfuse3.ModeT,
+        flags: pyfuse3.FlagT,
+        ctx: pyfuse3.RequestContext,
+    ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         entry, opened = await self.vfs.create(parent_inode, name, mode, flags, Caller(ctx.uid, ctx.gid))
-        info = pyfuse3.FileInfo(fh=opened.handle, keep_cache=opened.keep_cache)
+        info = pyfuse3.FileInfo(fh=pyfuse3.FileHandleT(opened.handle), keep_cache=opened.keep_cache)
         return info, _attributes(entry)
 
     @_guarded
-    async def read(self, fh, off, size):  # type: ignore[no-untyped-def]
-        return await self.vfs.read(fh, off, size)
+    async def read(self, fh: pyfuse3.FileHandleT, off: int, size: int) -> bytes:
+        # pyfuse3 takes any buffer, though its annotation says bytes.
+        return cast(bytes, await self.vfs.read(fh, off, size))
 
     @_guarded
-    async def write(self, fh, off, buf):  # type: ignore[no-untyped-def]
+    async def write(self, fh: pyfuse3.FileHandleT, off: int, buf: bytes) -> int:
         return await self.vfs.write(fh, off, buf)
 
     @_guarded
-    async def flush(self, fh):  # type: ignore[no-untyped-def]
+    async def flush(self, fh: pyfuse3.FileHandleT) -> None:
         await self.vfs.flush(fh)
 
     @_guarded
-    async def fsync(self, fh, datasync):  # type: ignore[no-untyped-def]
+    async def fsync(self, fh: pyfuse3.FileHandleT, datasync: bool) -> None:
         await self.vfs.fsync(fh)
 
     @_guarded
-    async def release(self, fh):  # type: ignore[no-untyped-def]
+    async def release(self, fh: pyfuse3.FileHandleT) -> None:
         await self.vfs.release(fh)
 
     # -- directories -----------------------------------------------------------
 
     @_guarded
-    async def opendir(self, inode, ctx):  # type: ignore[no-untyped-def]
-        return await self.vfs.opendir(inode)
+    async def opendir(self, inode: pyfuse3.InodeT, ctx: pyfuse3.RequestContext) -> pyfuse3.FileHandleT:
+        return pyfuse3.FileHandleT(await self.vfs.opendir(inode))
 
     @_guarded
-    async def readdir(self, fh, start_id, token):  # type: ignore[no-untyped-def]
+    async def readdir(self, fh: pyfuse3.FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         def emit(name: bytes, entry: Entry, after: int) -> bool:
-            return bool(pyfuse3.readdir_reply(token, name, _attributes(entry), after))
+            return bool(pyfuse3.readdir_reply(token, pyfuse3.FileNameT(name), _attributes(entry), after))
 
         await self.vfs.readdir(fh, start_id, emit)
 
     @_guarded
-    async def releasedir(self, fh):  # type: ignore[no-untyped-def]
+    async def releasedir(self, fh: pyfuse3.FileHandleT) -> None:
         await self.vfs.releasedir(fh)
 
     @_guarded
-    async def fsyncdir(self, fh, datasync):  # type: ignore[no-untyped-def]
+    async def fsyncdir(self, fh: pyfuse3.FileHandleT, datasync: bool) -> None:
         await self.vfs.fsyncdir(fh)
 
 
 def _attributes(entry: Entry) -> pyfuse3.EntryAttributes:
     st = entry.stat
     out = pyfuse3.EntryAttributes()
-    out.st_ino = entry.number
+    out.st_ino = pyfuse3.InodeT(entry.number)
     out.entry_timeout = out.attr_timeout = entry.timeout_s
-    out.st_mode = st.mode
+    out.st_mode = pyfuse3.ModeT(st.mode)
     out.st_nlink = st.nlink
     out.st_uid = st.uid
     out.st_gid = st.gid
@@ -239,9 +302,7 @@ class PyfuseSender:
         pyfuse3.invalidate_inode(pyfuse3.InodeT(number), attr_only=True)
 
     def entry(self, parent: int, name: bytes, deleted: int) -> None:
-        pyfuse3.invalidate_entry(
-            pyfuse3.InodeT(parent), pyfuse3.FileNameT(name), pyfuse3.InodeT(deleted)
-        )
+        pyfuse3.invalidate_entry(pyfuse3.InodeT(parent), pyfuse3.FileNameT(name), pyfuse3.InodeT(deleted))
 
 
 def options(source: str, *, allow_other: bool, read_only: bool) -> set[str]:

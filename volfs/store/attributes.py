@@ -88,7 +88,9 @@ def copy_attributes(source: int, target: int) -> None:
 
 def _copy_xattrs(source: int, target: int) -> None:
     try:
-        wanted = {name: os.getxattr(source, name) for name in os.listxattr(source) if name.startswith("user.")}
+        wanted = {
+            name: os.getxattr(source, name) for name in os.listxattr(source) if name.startswith("user.")
+        }
         if not wanted and not os.listxattr(target):
             return
         for name in os.listxattr(target):

@@ -218,7 +218,8 @@ class Store(Protocol):
         `name` is the staged file's name if it lies in the store's own staging
         directory (it is then renamed, and gone from there); None if it lies
         elsewhere (it is then copied, and stays). `durable`: the bytes survive a
-        power cut before the name shows them; `sync_directory` makes the name survive it. `observe` sees the copied bytes in order.
+        power cut before the name shows them; `sync_directory` makes the name survive it.
+        `observe` sees the copied bytes in order.
         On an error the file at `path` is as it was.
         """
         ...

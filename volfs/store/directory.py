@@ -43,8 +43,8 @@ __all__ = ["DirectoryStore"]
 
 T = TypeVar("T")
 
-#: Calls at once against a remote directory. As many as JuiceFS downloads in parallel at most, a quarter of it:
-#: a Python thread costs more than a goroutine, and 64 outstanding calls at 10 ms are 6,400 a second.
+#: Calls at once against a remote directory: 64 at 10 ms each are 6,400 a second. More threads would only
+#: take turns at the interpreter.
 _CALLS_AT_ONCE = 64
 
 #: Local kernels stamp times once a tick (at most 10 ms at HZ=100); a remote server may stamp whole seconds.

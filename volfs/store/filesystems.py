@@ -8,8 +8,6 @@ correctness.
 
 from __future__ import annotations
 
-import os
-
 __all__ = ["LOCAL_TYPES", "filesystem_type", "is_local"]
 
 LOCAL_TYPES = frozenset(

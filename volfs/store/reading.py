@@ -19,7 +19,7 @@ from volfs.store.attributes import apply_changes, to_stat
 from volfs.store.base import Changes, Stat
 from volfs.store.copying import clone_range
 
-__all__ = ["FileDirectoryReader", "FileReader", "Caller"]
+__all__ = ["Caller", "FileDirectoryReader", "FileReader"]
 
 T = TypeVar("T")
 
