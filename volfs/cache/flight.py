@@ -57,16 +57,24 @@ class Traffic:
     room: Room
     memory_bytes: int
     in_flight: int = 0  # bytes of all flights, fetched or not
-    unwritten: int = 0  # of those, bytes that wait for the cache disk
     nursery: trio.Nursery | None = None
     waiting: dict[Ahead, None] = field(default_factory=dict)  # files that wait for memory or a free place
     failing: bool = False  # the cache disk refused the last write
     hits: int = 0
     misses: int = 0
 
+    @property
+    def _ahead_bytes(self) -> int:
+        """What fetching ahead may fill; the rest is for the blocks that readers wait for, on their way out."""
+        return self.memory_bytes - self.memory_bytes // 4
+
+    def may_go_ahead(self, size: int) -> bool:
+        """Whether there is memory for one more flight that nobody waits for."""
+        return self.in_flight + size <= self._ahead_bytes
+
     def window_bytes(self) -> int:
         """How far one handle may look ahead now: not so far that the blocks leave before they are read."""
-        free = max(0, self.memory_bytes - self.in_flight)
+        free = max(0, self._ahead_bytes - self.in_flight)
         return 0 if self.failing else min(free, self.memory_bytes // 2, self.room.limit_bytes // 4)
 
     def pump(self) -> None:

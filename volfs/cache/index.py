@@ -49,9 +49,10 @@ CREATE TABLE block (
     sum    INTEGER NOT NULL,
     PRIMARY KEY (file, number)
 ) WITHOUT ROWID;
--- One row: whether the last daemon closed the cache, so that nothing needs to be reconciled.
+-- One row: whether the last daemon closed the cache, so that nothing needs to be reconciled. A new index
+-- has not seen what lies in blocks/.
 CREATE TABLE state (clean INTEGER NOT NULL);
-INSERT INTO state VALUES (1);
+INSERT INTO state VALUES (0);
 PRAGMA application_id = {_APPLICATION};
 PRAGMA user_version = {_FORMAT};
 """

@@ -25,25 +25,21 @@ _NODE_BYTES: Final = 4096
 
 async def keep(traffic: Traffic, file: CacheFile, blocks: range, data: memoryview) -> None:
     """Write the blocks, if there is room and the disk keeps up with the store."""
-    size = len(data)
-    if traffic.unwritten + size > traffic.memory_bytes:
+    if traffic.in_flight > traffic.memory_bytes:
         return
     last = block_count(file.size) - 1 in blocks
     cost = cost_bytes(len(blocks), last, file.size) + _NODE_BYTES
-    traffic.unwritten += size
+    if not await traffic.room.reserve(cost):
+        return
     try:
-        if await traffic.room.reserve(cost):
-            try:
-                await _write(traffic, file, blocks, data)
-                traffic.failing = False
-            except OSError as error:
-                if not traffic.failing:
-                    log.warning("the cache disk fails; reading past it", error=str(error))
-                traffic.failing = True
-            finally:
-                traffic.room.reserved -= cost
+        await _write(traffic, file, blocks, data)
+        traffic.failing = False
+    except OSError as error:
+        if not traffic.failing:
+            log.warning("the cache disk fails; reading past it", error=str(error))
+        traffic.failing = True
     finally:
-        traffic.unwritten -= size
+        traffic.room.reserved -= cost
 
 
 async def _write(traffic: Traffic, file: CacheFile, blocks: range, data: memoryview) -> None:

@@ -367,7 +367,7 @@ class CachedFile:
             if run is None:
                 continue
             self._ahead.appendleft((range(run.start, blocks.stop), reader))
-            if traffic.in_flight + block_extent(run, self.size).size > traffic.memory_bytes:
+            if not traffic.may_go_ahead(block_extent(run, self.size).size):
                 break
             self._start(run, reader)
         if self._ahead and traffic.nursery is not None:

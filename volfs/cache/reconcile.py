@@ -57,7 +57,11 @@ def open_index(directory: Path) -> Index:
         log.warning("the cache index is damaged; the cache starts empty", path=str(path), error=str(error))
     Index.set_aside(path)
     index = Index(path)
-    _reconcile(index, blocks)
+    try:
+        _reconcile(index, blocks)
+    except BaseException:
+        index.close(clean=False)
+        raise
     return index
 
 
@@ -85,7 +89,7 @@ def _reconcile(index: Index, blocks: Path) -> None:
     batch.gone.extend(rows)
     if batch:
         index.apply(batch)
-        log.info("the cache was not closed; reconciled", dropped=len(batch.gone), trimmed=len(batch.files))
+        log.info("reconciled the cache after a crash", dropped=len(batch.gone), trimmed=len(batch.files))
 
 
 def _row_of(rows: dict[int, Row], name: str, blocks: Path, path: str) -> Row | None:

@@ -9,6 +9,7 @@ nursery of `run`. A number is attempted by one task at a time.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ log = structlog.get_logger(__name__)
 
 #: Commits at once. One to a remote store is a handful of round trips; more would starve the readers' threads.
 AT_ONCE = 16
+
+_SOON_S = 0.001
 
 
 @dataclass(slots=True)
@@ -94,17 +97,19 @@ class CommitQueue:
             limit = trio.Semaphore(AT_ONCE)
             while True:
                 self._wake = trio.Event()
-                now = trio.current_time()
-                upcoming = [item.due_s for item in self._waiting.values() if not item.running]
+                # A clock that stops a rounding error short of a due time must not spin.
+                now = trio.current_time() + _SOON_S
+                next_due = math.inf
                 for number, item in list(self._waiting.items()):
-                    if item.running or item.due_s > now:
+                    if item.running:
+                        continue
+                    if item.due_s > now:
+                        next_due = min(next_due, item.due_s)
                         continue
                     await limit.acquire()
                     item.running = True
                     nursery.start_soon(self._try, number, item, limit)
-                later = [due for due in upcoming if due > now]
-                deadline = min(later) - trio.current_time() if later else float("inf")
-                with trio.move_on_after(max(0.0, deadline)):
+                with trio.move_on_at(next_due):
                     await self._wake.wait()
 
     async def _try(self, number: int, item: _Waiting, limit: trio.Semaphore) -> None:

@@ -1,0 +1,118 @@
+"""The queue of commits: order, back-off, one bad file, hurry. Time is trio's mock clock."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from volfs.commit.queue import CommitQueue
+from volfs.errors import StoreError
+
+
+class Commits:
+    """Records attempts; numbers in `bad` fail."""
+
+    def __init__(self) -> None:
+        self.tried: list[int] = []
+        self.bad: set[int] = set()
+
+    async def attempt(self, number: int) -> None:
+        """One attempt."""
+        self.tried.append(number)
+        if number in self.bad:
+            raise StoreError("no", errno=13)
+
+
+@pytest.fixture
+def commits() -> Commits:
+    """What the queue calls."""
+    return Commits()
+
+
+@pytest.fixture
+async def queue(
+    commits: Commits, nursery: trio.Nursery, autojump_clock: MockClock
+) -> AsyncIterator[CommitQueue]:
+    """A running queue."""
+    made = CommitQueue(commits.attempt)
+    nursery.start_soon(made.run)
+    yield made
+    nursery.cancel_scope.cancel()
+
+
+async def test_oldest_first_and_each_once(
+    queue: CommitQueue, commits: Commits, autojump_clock: MockClock
+) -> None:
+    """The order of arrival, and no second commit for a second add."""
+    for number in (3, 1, 2, 3):
+        queue.add(number)
+    assert len(queue) == 3
+    await queue.wait_empty()
+    assert commits.tried == [3, 1, 2]
+    assert queue.oldest_age_s is None
+
+
+async def test_a_bad_file_waits_alone(
+    queue: CommitQueue, commits: Commits, autojump_clock: MockClock
+) -> None:
+    """Five hundred others go out at once while one fails; it is tried again until it heals."""
+    commits.bad = {0}
+    for number in range(500):
+        queue.add(number)
+    await wait_all_tasks_blocked()
+    assert len(queue) == 1
+    assert 0 in queue
+    await trio.sleep(100)
+    tries = commits.tried.count(0)
+    assert 4 <= tries <= 20  # 0.5, 1, 2, 4 ... 30 s apart, each at least halved by the jitter
+    assert queue.last_error == "no"
+    assert (queue.oldest_age_s or 0) >= 100
+    commits.bad = set()
+    await queue.wait_empty()
+
+
+async def test_hurry_makes_all_due(
+    queue: CommitQueue, commits: Commits, autojump_clock: MockClock
+) -> None:
+    """An unmount does not wait for a back-off."""
+    commits.bad = {7}
+    queue.add(7)
+    await trio.sleep(60)
+    commits.bad = set()
+    start = trio.current_time()
+    queue.hurry()
+    await queue.wait_empty()
+    assert trio.current_time() - start < 0.1
+
+
+async def test_a_removed_file_is_not_tried_again(
+    queue: CommitQueue, commits: Commits, autojump_clock: MockClock
+) -> None:
+    """Unlinked, or committed by a close."""
+    commits.bad = {7}
+    queue.add(7)
+    await wait_all_tasks_blocked()
+    queue.remove(7)
+    await queue.wait_empty()
+    await trio.sleep(60)
+    assert commits.tried == [7]
+
+
+async def test_an_unexpected_exception_costs_one_try(
+    queue: CommitQueue, commits: Commits, autojump_clock: MockClock
+) -> None:
+    """A bug in one commit ends neither the queue nor the others' commits."""
+
+    async def attempt(number: int) -> None:
+        commits.tried.append(number)
+        if len(commits.tried) == 1:
+            raise KeyError("bug")
+
+    queue._attempt = attempt
+    queue.add(1)
+    queue.add(2)
+    await queue.wait_empty()
+    assert sorted(commits.tried) == [1, 1, 2]

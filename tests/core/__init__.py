@@ -1,0 +1,1 @@
+"""The pure decisions, by tables and properties."""

@@ -1,0 +1,159 @@
+"""The tree of nodes: names, identities that file systems use again, lookup counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from volfs.core.versions import Version
+from volfs.fs.tree import ROOT, Node, Tree
+from volfs.store.base import Stat
+
+DIRECTORY, FILE = 0o040755, 0o100644
+
+
+def stat_of(number: int, mode: int = FILE, *, size: int = 1, mtime: int = 1, nlink: int = 1) -> Stat:
+    """Attributes of an object with this inode number."""
+    token = b"%d" % number
+    return Stat(mode, nlink, 0, 0, size, 0, 0, mtime, 0, 0, number, token, Version(token))
+
+
+@pytest.fixture
+def released() -> list[Node]:
+    """Nodes that the tree gave up."""
+    return []
+
+
+@pytest.fixture
+def tree(released: list[Node]) -> Tree:
+    """A tree with its root only."""
+    return Tree(stat_of(2, DIRECTORY), released.append)
+
+
+def test_a_node_goes_when_nobody_knows_it(tree: Tree, released: list[Node]) -> None:
+    """FORGET of a file gives up its directories too, once they were forgotten."""
+    d = tree.bind(tree.root, b"d", stat_of(10, DIRECTORY))
+    f = tree.bind(d, b"f", stat_of(11))
+    d.lookups, f.lookups = 1, 2
+    tree.forget(d.number, 1)
+    assert released == []  # its child stands on it
+    tree.forget(f.number, 1)
+    assert released == []
+    tree.forget(f.number, 1)
+    assert released == [f, d]
+    assert list(tree.by_number) == [ROOT]
+    tree.check()
+
+
+def test_a_lookup_count_below_zero_is_a_bug(tree: Tree) -> None:
+    """It raises instead of going on with a wrong table."""
+    f = tree.bind(tree.root, b"f", stat_of(11))
+    f.lookups = 1
+    with pytest.raises(AssertionError, match="lookup count"):
+        tree.forget(f.number, 2)
+
+
+def test_a_rename_by_others_is_the_same_node(tree: Tree) -> None:
+    """Same object, same size and mtime, a new name: the old name goes."""
+    f = tree.bind(tree.root, b"f", stat_of(11))
+    f.lookups = 1
+    assert tree.bind(tree.root, b"g", stat_of(11)) is f
+    assert list(f.names) == [(tree.root, b"g")]
+    tree.check()
+
+
+def test_a_number_that_is_used_again_is_another_file(tree: Tree) -> None:
+    """A removed file's number on a new name with other content: the old node keeps its own life."""
+    f = tree.bind(tree.root, b"f", stat_of(11))
+    f.lookups = 1
+    g = tree.bind(tree.root, b"g", stat_of(11, size=99, mtime=99))
+    assert g is not f
+    assert g.number != f.number
+    tree.check()
+
+
+def test_what_we_just_made_is_never_a_known_node(tree: Tree) -> None:
+    """Even if it looks the same: two empty files made within one tick of the clock."""
+    f = tree.bind(tree.root, b"f", stat_of(11, size=0))
+    f.lookups = 1
+    g = tree.bind_new(tree.root, b"g", stat_of(11, size=0))
+    assert g is not f
+    assert tree.by_identity[b"11"] is g
+    tree.check()
+
+
+def test_hard_links_are_one_node(tree: Tree) -> None:
+    """Two names, one number; the path is the first that is left."""
+    f = tree.bind(tree.root, b"f", stat_of(11, nlink=2))
+    f.lookups = 1
+    assert tree.bind(tree.root, b"g", stat_of(11, nlink=2)) is f
+    assert tree.path(f) == b"f"
+    tree.unbind(tree.root, b"f")
+    assert tree.path(f) == b"g"
+    tree.check()
+
+
+def test_a_replaced_name_takes_the_name_away(tree: Tree) -> None:
+    """The node that had it lives on without."""
+    f = tree.bind(tree.root, b"f", stat_of(11))
+    f.lookups = 1
+    g = tree.bind(tree.root, b"f", stat_of(12))
+    assert tree.path(f) is None
+    assert tree.path(g) == b"f"
+    tree.check()
+
+
+def test_a_commit_gives_the_node_another_object(tree: Tree) -> None:
+    """The number that users see stays (case 74)."""
+    f = tree.create(tree.root, b"f", stat_of(50))
+    assert f.pending
+    tree.identify(f, stat_of(60))
+    assert f.number == 50
+    assert tree.by_identity[b"60"] is f
+    tree.check()
+
+
+def test_paths_follow_a_renamed_directory(tree: Tree) -> None:
+    """Files below need no bookkeeping."""
+    d = tree.bind(tree.root, b"d", stat_of(10, DIRECTORY))
+    f = tree.bind(d, b"f", stat_of(11))
+    e = tree.bind(tree.root, b"e", stat_of(12, DIRECTORY))
+    tree.move(tree.root, b"d", e, b"dd")
+    assert tree.path(f) == b"e/dd/f"
+    tree.check()
+
+
+@given(st.data())
+def test_invariants_hold_after_any_sequence(data: st.DataObject) -> None:
+    """Binds, unbinds, moves, commits and forgets in any order keep the tree's own rules."""
+    tree = Tree(stat_of(2, DIRECTORY), lambda node: None)
+    names = [b"a", b"b", b"c"]
+    directories = [tree.root, tree.bind(tree.root, b"d", stat_of(10, DIRECTORY))]
+    directories[1].lookups = 1
+    nodes: list[Node] = []
+    for _ in range(data.draw(st.integers(1, 30))):
+        parent = data.draw(st.sampled_from(directories))
+        name = data.draw(st.sampled_from(names))
+        match data.draw(st.integers(0, 4)):
+            case 0:
+                number = data.draw(st.integers(20, 25))
+                node = tree.bind(parent, name, replace(stat_of(number), size=data.draw(st.integers(1, 2))))
+                node.lookups += 1
+                nodes.append(node)
+            case 1:
+                tree.unbind(parent, name)
+            case 2:
+                other = data.draw(st.sampled_from(directories))
+                if name in parent.children and (parent, name) != (other, b"b"):
+                    tree.move(parent, name, other, b"b")
+            case 3:
+                if name in parent.children:
+                    tree.identify(parent.children[name], stat_of(data.draw(st.integers(20, 25))))
+            case _:
+                if nodes:
+                    node = nodes.pop()
+                    tree.forget(node.number, 1)
+        tree.check()
