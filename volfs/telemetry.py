@@ -1,9 +1,8 @@
-"""Logging set-up, the daemon's counters, and the names that they have outside.
+"""Logging set-up: where lines go and what they look like.
 
-It does not decide what is logged or counted; whoever sees the event does.
+It does not decide what is logged; whoever sees the event does.
 
-*Concurrency:* loggers may be used from any thread. Counters are plain integers
-that belong to the trio thread.
+*Concurrency:* loggers may be used from any thread.
 
 *Invariants:* a log call never raises, also when the log's disk is full.
 """
@@ -12,13 +11,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import dataclass, fields
 from typing import Final, TextIO, cast
 
 import structlog
 from structlog.typing import FilteringBoundLogger, Processor
 
-__all__ = ["LOG_LEVELS", "Counters", "get_logger", "set_up_logging"]
+__all__ = ["LOG_LEVELS", "get_logger", "set_up_logging"]
 
 #: What `--log-level` accepts, from the most to the least talkative.
 LOG_LEVELS: Final = {
@@ -27,23 +25,6 @@ LOG_LEVELS: Final = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
-
-
-@dataclass(slots=True)
-class Counters:
-    """What the daemon counts over its life; only ever grows."""
-
-    requests: int = 0  #: requests that the kernel sent
-    errors: int = 0  #: requests and background tasks that ended in an unexpected exception
-    conflicts: int = 0  #: commits published beside a file that had changed in the store
-    committed: int = 0  #: staged files that reached the store
-    commit_failed: int = 0  #: attempts to commit that ended in an error
-    recovered: int = 0  #: staged files of an earlier daemon that this one committed
-    kept: int = 0  #: staged files of an earlier daemon that wait for `volfs recover`
-
-    def metrics(self) -> dict[str, int]:
-        """Prometheus metric name -> value."""
-        return {f"volfs_{field.name}_total": getattr(self, field.name) for field in fields(self)}
 
 
 class _LossyStream:

@@ -65,7 +65,7 @@ class Traffic:
 
     @property
     def _ahead_bytes(self) -> int:
-        """What fetching ahead may fill; the rest is for the blocks that readers wait for, on their way out."""
+        """What fetching ahead may fill; the rest is for what readers waited for, until it is kept."""
         return self.memory_bytes - self.memory_bytes // 4
 
     def may_go_ahead(self, size: int) -> bool:

@@ -92,7 +92,6 @@ def serve(config: MountConfig, announcement: Announcement) -> int:
         _make_cache_dir(config.cache_dir)
         if announcement.awaited:
             _log_to(config.cache_dir / LOG_NAME)
-            os.chdir("/")  # holds no directory busy that the user may want to unmount
         # Imported here: the other verbs must not pay for trio and pyfuse3.
         from volfs import daemon
 

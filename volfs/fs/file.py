@@ -27,9 +27,10 @@ from volfs.commit.publish import Published, publish
 from volfs.commit.staging import StagedFile
 from volfs.core.readahead import Readahead
 from volfs.core.schedule import Activity
-from volfs.core.versions import Version, is_racy
+from volfs.core.versions import Version
 from volfs.errors import NotFound, VersionChanged, VolfsError
 from volfs.fs.checksums import BlockSums
+from volfs.fs.growth import COMPARE_BYTES, extends
 from volfs.fs.tree import Node
 from volfs.fs.volume import Volume
 from volfs.store.base import Changes, Reader, Stat
@@ -43,10 +44,6 @@ _TRIES = 5
 
 #: One piece of a copy or a comparison through memory.
 _PIECE = 1 << 20
-
-#: A replaced file is compared with its successor up to this size to see whether it only grew: a log of
-#: more is followed by opening it again, as `tail -F` does.
-_COMPARE_BYTES = 256 << 20
 
 
 class File:
@@ -98,7 +95,9 @@ class File:
                     if self.reader is None:
                         raise VersionChanged("the file is not open in the store")
                     return await self.reader.read(offset, size)
-                return await self._cached().read(offset, size, self.reader, cursor)
+                cached = self._cached()
+                cached.storable = cached.storable or not self._volume.racy(self.node.stat)
+                return await cached.read(offset, size, self.reader, cursor)
             except VersionChanged:
                 await self._catch_up()
         raise VersionChanged("the file changes faster than it can be read")
@@ -112,9 +111,7 @@ class File:
             assert self._volume.cache is not None
             st = self.node.stat
             self.cached = self._volume.cache.attach(st.version, st.size)
-            self.cached.storable = not is_racy(
-                max(st.mtime_ns, st.ctime_ns), self._volume.now_ns(), self._volume.store.granularity_ns
-            )
+            self.cached.storable = not self._volume.racy(st)
         return self.cached
 
     async def _catch_up(self) -> None:
@@ -153,7 +150,7 @@ class File:
         old = self.node.stat
         if self.staged is not None or not self.node.handles or not st.is_file:
             return False
-        if st.size <= old.size or old.size > _COMPARE_BYTES or self.node.stale_pages:
+        if st.size <= old.size or old.size > COMPARE_BYTES or self.node.stale_pages:
             return False
         try:
             successor = await self._volume.store.open(path)
@@ -161,7 +158,7 @@ class File:
             return False
         try:
             now = await successor.stat()
-            if now.identity != st.identity or not await self._is_prefix(successor, old.size):
+            if now.identity != st.identity or not await extends(self.read, successor, old.size):
                 successor.close()
                 return False
         except VolfsError:
@@ -178,14 +175,6 @@ class File:
         self.node.checked_s = trio.current_time()
         self.node.epoch += 1
         self._volume.notifier.content(self.node.number)
-        return True
-
-    async def _is_prefix(self, successor: Reader, size: int) -> bool:
-        for offset in range(0, size, _PIECE):
-            n = min(_PIECE, size - offset)
-            ours = bytes(await self.read(offset, n, None))
-            if ours != bytes(await successor.read(offset, n)):
-                return False
         return True
 
     # -- writing (all under `lock`) --------------------------------------------
@@ -312,13 +301,12 @@ class File:
         if done.conflict is not None:
             await self._forsake(staged, done)
             return
-        if done.renamed:
-            pass  # the reader goes on with the same descriptor
-        elif sums is not None:
-            await self._adopt(staged, done.stat, sums)
-        else:
-            staged.discard()
-            await self._reopen(path)
+        if not done.renamed:
+            if sums is not None:
+                await self._adopt(staged, done.stat, sums)
+            else:
+                staged.discard()
+                await self._reopen(path)
         if durable:
             await volume.store.sync_directory(path.rpartition(b"/")[0])
 
@@ -360,7 +348,7 @@ class File:
         """The staged file becomes the cache file of the version that it was committed as."""
         volume = self._volume
         assert volume.cache is not None and volume.staging_path is not None
-        if is_racy(max(st.mtime_ns, st.ctime_ns), volume.now_ns(), volume.store.granularity_ns):
+        if self._volume.racy(st):
             staged.discard()
         else:
             await volume.cache.adopt(st.version, st.size, volume.staging_path / staged.name, sums.finish())

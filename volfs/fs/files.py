@@ -80,6 +80,11 @@ class Files:
             raise StoreError("the volume is mounted read-only", errno=errno.EROFS)
         file = self._hold(node)
         try:
+            if node.stale_names:
+                # The kernel may have come by a name that is gone. Once it knows, it shall look again.
+                node.stale_names = False
+                await self._volume.notifier.told()
+                raise VersionChanged("a name of the file was taken away")
             await self._revalidate(node, file, force=bool(flags & os.O_DIRECT))
             if flags & os.O_TRUNC:
                 async with file.lock:

@@ -165,11 +165,8 @@ class Names:
             return
         if node.pending:
             parent.touched_ns = self._volume.now_ns()
-        file = node.file
         self._tree.unbind(parent, name)
-        if not node.names and file is not None:
-            file.unnamed()
-            self._volume.abandon(node)
+        self._volume.unnamed(node)
 
     async def rmdir(self, parent: Node, name: bytes) -> None:
         self.reserve(parent, name)

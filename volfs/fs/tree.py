@@ -54,6 +54,7 @@ class Node:
         "lookups",
         "names",
         "number",
+        "stale_names",
         "stale_pages",
         "stat",
         "touched_ns",
@@ -75,6 +76,8 @@ class Node:
         self.checked_s = float("-inf")
         #: The kernel may hold pages of an older version.
         self.stale_pages = False
+        #: The kernel may still resolve a name that others took away, while further ones are right.
+        self.stale_names = False
         #: A directory's time of the last change that the store has not seen yet (0: none).
         self.touched_ns = 0
         self.watched = False
@@ -102,13 +105,22 @@ class Node:
 
 
 class Tree:
-    """See the module. `released` is called with each number that is given up."""
+    """See the module. `released` is called with each node that is given up.
 
-    def __init__(self, root: Stat, released: Callable[[Node], None]) -> None:
+    `taken` is called with each name that turned out to be gone because its node has another one now.
+    """
+
+    def __init__(
+        self,
+        root: Stat,
+        released: Callable[[Node], None],
+        taken: Callable[[Node, bytes, Node], None] = lambda parent, name, node: None,
+    ) -> None:
         self.root = Node(ROOT, root, root.identity)
         self.by_number = {ROOT: self.root}
         self.by_identity = {root.identity: self.root}
         self._released = released
+        self.taken = taken
         self._own = _FIRST_OWN
 
     def __len__(self) -> int:
@@ -160,6 +172,7 @@ class Tree:
         if len(node.names) > 1 and (node.is_dir or st.nlink == 1):
             for other in [key for key in node.names if key != (parent, name)]:
                 self.unbind(*other)
+                self.taken(*other, node)
         return node
 
     def bind_new(self, parent: Node, name: bytes, st: Stat) -> Node:

@@ -22,6 +22,7 @@ from volfs.cache.fill import Cache
 from volfs.commit.journal import Journal
 from volfs.commit.queue import CommitQueue
 from volfs.commit.staging import Staging
+from volfs.core.versions import is_racy
 from volfs.errors import NotFound, VersionChanged
 from volfs.fs.locks import SharedLock
 from volfs.fs.tree import ROOT, Node, Tree
@@ -40,6 +41,13 @@ class Notifier(Protocol):
     def content(self, number: int) -> None: ...
 
     def entry(self, parent: int, name: bytes, deleted: int) -> None: ...
+
+    async def told(self) -> None:
+        """Return when all that was asked for has reached the kernel, or after a bounded time.
+
+        Not to be awaited by a request under which the kernel locks a directory: it would wait for itself.
+        """
+        ...
 
 
 class Watcher(Protocol):
@@ -79,9 +87,21 @@ class Volume:
     errors: int = 0
     counters: Counter[str] = field(default_factory=Counter)
 
+    def __post_init__(self) -> None:
+        self.tree.taken = self._taken
+
+    def _taken(self, parent: Node, name: bytes, node: Node) -> None:
+        """Others renamed the file: an open by the old name must not find it."""
+        node.stale_names = True
+        self.notifier.entry(parent.number, name, 0)
+
     def now_ns(self) -> int:
         """The clock that the store's times are compared with."""
         return time.time_ns()
+
+    def racy(self, st: Stat) -> bool:
+        """Whether this version may still change and look the same: it is believed for now, and not kept."""
+        return is_racy(max(st.mtime_ns, st.ctime_ns), self.now_ns(), self.store.granularity_ns)
 
     # -- what is behind a node -------------------------------------------------
 
@@ -147,6 +167,8 @@ class Volume:
             node.stale_pages = True
             if node.file is not None:
                 node.file.moved()
+            if self.cache is not None:
+                self.cache.forget(known.version)
             if node.lookups:
                 self.notifier.content(node.number)
 
@@ -180,14 +202,22 @@ class Volume:
         if node.is_dir and any(each.dirty and each.names for each in self.tree.below(node)):
             return False
         parent.epoch += 1
-        file = node.file
         self.tree.unbind(parent, name)
         self.notifier.entry(parent.number, name, node.number)
         self.notifier.attributes(node.number)
-        if file is not None and not node.names:
-            file.unnamed()
-            self.abandon(node)
+        node.stale_names = bool(node.names)
+        self.unnamed(node)
         return True
+
+    def unnamed(self, node: Node) -> None:
+        """A name of the node is gone; if it was the last, so is what we keep for it."""
+        if node.names:
+            return
+        if node.file is not None:
+            node.file.unnamed()
+            self.abandon(node)
+        if self.cache is not None and node.is_file:
+            self.cache.forget(node.stat.version)
 
     async def remake_directories(self, node: Node) -> None:
         """Make the directories above the node again that others removed."""

@@ -20,6 +20,7 @@ from collections import OrderedDict
 from typing import Protocol
 
 import structlog
+import trio
 
 __all__ = ["KernelNotifier", "Sender"]
 
@@ -28,6 +29,10 @@ log = structlog.get_logger(__name__)
 #: After so many in a row the thread lets others have the interpreter: a sweep must not starve lookups.
 _BATCH = 64
 _PAUSE_S = 0.001
+
+#: How long a request waits for the kernel to have been told: far more than a notification takes, far less than
+#: what a user takes for a hang.
+_TOLD_S = 1.0
 
 
 class Sender(Protocol):
@@ -71,6 +76,9 @@ class KernelNotifier:
             if not self._closed:
                 self._waiting[key] = None
                 self._changed.notify_all()
+
+    async def told(self) -> None:
+        await trio.to_thread.run_sync(self.wait_idle, _TOLD_S, abandon_on_cancel=True)
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Blocking: until all that was asked so far has been sent. False at the deadline."""

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 import trio
 
-from volfs.errors import from_os_error
+from volfs.errors import VersionChanged, from_os_error
 from volfs.store.attributes import apply_changes, to_stat
 from volfs.store.base import Changes, Stat
 from volfs.store.copying import clone_range
@@ -55,7 +55,7 @@ class FileReader:
         self._closing = False
 
     async def read(self, offset: int, size: int) -> bytes | memoryview:
-        if self._nowait and size <= len(_SCRATCH):
+        if self._nowait and size <= len(_SCRATCH) and not self._closing:
             got = self._read_cached(offset, size)
             if got is not None:
                 self._store.read_bytes += len(got)
@@ -94,6 +94,8 @@ class FileReader:
 
     async def _use(self, function: Callable[..., T], *args: object, thread: bool = False) -> T:
         """Call with the descriptor, which stays open until the call ends, whoever closes meanwhile."""
+        if self._closing:
+            raise VersionChanged("the file was closed meanwhile")
         self._users += 1
         try:
             return await self._store.call(function, self.fd, *args, thread=thread)
@@ -103,9 +105,9 @@ class FileReader:
                 os.close(self.fd)
 
     def close(self) -> None:
-        self._closing = True
-        if not self._users:
+        if not self._closing and not self._users:
             os.close(self.fd)
+        self._closing = True
 
 
 def _pread(fd: int, size: int, offset: int) -> bytes:

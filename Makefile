@@ -1,0 +1,53 @@
+# The targets that a user or developer needs; `make help` lists them.
+#
+# Set-up happens in .venv and is remembered by stamps: what did not change is not done again.
+
+PYTHON ?=
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.set-up
+PYTEST_ARGS ?=
+
+.PHONY: help setup test check format demo bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make setup   system packages (as root), .venv with volfs, the client and the tools'
+	@echo 'make demo    two mounts of one directory, each promise shown'
+	@echo 'make test    setup, check and the whole test suite; PYTEST_ARGS="-k name" for a part'
+	@echo 'make check   ruff, mypy --strict, import-linter'
+	@echo 'make format  let ruff rewrite the sources'
+	@echo 'make bench   figures beside the same work on the backing directory'
+	@echo 'make clean   remove .venv and caches'
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml client/pyproject.toml .ci/system-packages
+	python=$$(PYTHON='$(PYTHON)' .ci/system-packages) && \
+	{ [ -x $(PY) ] && $(PY) -c 'import sys' || "$$python" -m venv --clear $(VENV); }
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --editable ./client
+	@touch $@
+
+check: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-logo
+
+format: $(STAMP)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+test: $(STAMP) check
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+demo: $(STAMP)
+	$(PY) -m tests.demo
+
+bench: $(STAMP)
+	$(PY) -m tests.bench
+
+clean:
+	rm -rf $(VENV) build client/build *.egg-info client/src/*.egg-info
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

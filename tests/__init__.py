@@ -1,0 +1,1 @@
+"""The tests of volfs, a mirror of the package plus `mount`, `property`, `client` and `bench`."""

@@ -1,0 +1,1 @@
+"""Benchmarks of a mount beside the same work on its backing directory: `python -m tests.bench`."""

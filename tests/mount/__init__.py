@@ -1,0 +1,1 @@
+"""Tests on real mounts. One file a theme; what each file proves stands in its first line."""

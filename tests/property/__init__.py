@@ -1,0 +1,1 @@
+"""Properties: lists of operations by hypothesis, compared with the reference model."""
