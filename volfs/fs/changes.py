@@ -16,7 +16,6 @@ from typing import TypeVarTuple, Unpack
 import structlog
 import trio
 
-from volfs.core.versions import is_racy
 from volfs.errors import NotFound, VersionChanged, VolfsError
 from volfs.fs.names import Names
 from volfs.fs.tree import Node, join
@@ -121,7 +120,7 @@ class Changes:
             await self._names.bind(parent, name, st)
             if not child.is_file:
                 volume.notifier.attributes(child.number)
-        elif content and is_racy(max(st.mtime_ns, st.ctime_ns), volume.now_ns(), volume.store.granularity_ns):
+        elif content and volume.racy(st):
             # Written twice within one tick of the clock: the times cannot tell, the event can.
             child.stale_pages = True
             volume.notifier.content(child.number)

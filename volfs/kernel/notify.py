@@ -30,8 +30,8 @@ log = structlog.get_logger(__name__)
 _BATCH = 64
 _PAUSE_S = 0.001
 
-#: How long a request waits for the kernel to have been told: far more than a notification takes, far less than
-#: what a user takes for a hang.
+#: How long a request waits for the kernel to have been told: far more than a notification takes, far less
+#: than what a user takes for a hang.
 _TOLD_S = 1.0
 
 

@@ -101,13 +101,16 @@ class FileReader:
             return await self._store.call(function, self.fd, *args, thread=thread)
         finally:
             self._users -= 1
-            if self._closing and not self._users:
-                os.close(self.fd)
+            self._close_if_idle()
 
     def close(self) -> None:
-        if not self._closing and not self._users:
+        if not self._closing:
+            self._closing = True
+            self._close_if_idle()
+
+    def _close_if_idle(self) -> None:
+        if self._closing and not self._users:
             os.close(self.fd)
-        self._closing = True
 
 
 def _pread(fd: int, size: int, offset: int) -> bytes:
