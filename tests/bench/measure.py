@@ -130,8 +130,9 @@ def _forget_names(root: Path) -> None:
 
 
 def _clear_new(root: Path) -> None:
-    for entry in list(os.scandir(root / "new")):
-        os.unlink(entry.path)
+    with os.scandir(root / "new") as entries:
+        for entry in list(entries):
+            os.unlink(entry.path)
 
 
 def _remove_written(root: Path) -> None:
