@@ -50,6 +50,7 @@ class Bench:
         path = [str(_FAKE), str(_REPOSITORY)] if self.fake is not None else [str(_REPOSITORY)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("VOLFS_")}
         environment |= {"PYTHONPATH": os.pathsep.join(path), "FAKE_DAEMON": json.dumps(self.fake or {})}
+        environment["PYTHONIOENCODING"] = "utf-8:strict"  # as under most users' locales
         return subprocess.run(
             [
                 sys.executable,
@@ -62,6 +63,7 @@ class Bench:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="surrogateescape",
             timeout=60,
             check=False,
         )

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from volfs.cli import control
-from volfs.cli.output import fail, reason
+from volfs.cli.output import fail, one_line, reason
 from volfs.kernel import mounts
 
 __all__ = ["status"]
@@ -48,7 +48,8 @@ def _print(mountpoint: Path, document: dict[str, Any]) -> None:
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     for name, value in rows(mountpoint, document):
-        table.add_row(name, Text(value))  # Text: a path may hold what looks like markup
+        # A path may hold what looks like markup, and bytes that stdout cannot encode.
+        table.add_row(name, Text(one_line(value.encode(errors="backslashreplace").decode())))
     Console().print(table)
 
 
