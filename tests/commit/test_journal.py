@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from volfs.commit.journal import Journal, State
 from volfs.core.versions import Version
+from volfs.errors import StoreError
 
 
 def test_rows_survive_a_restart(tmp_path: Path) -> None:
@@ -61,3 +63,18 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     db.close()
     with pytest.raises(sqlite3.DatabaseError, match="format 99"):
         Journal(tmp_path / "j")
+
+
+def test_a_full_disk_has_its_errno(tmp_path: Path) -> None:
+    """The application gets ENOSPC, not a bare EIO, and the journal goes on when there is room."""
+    journal = Journal(tmp_path / "j")
+    (pages,) = journal._db.execute("PRAGMA page_count").fetchone()
+    journal._db.execute(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(StoreError) as raised:
+        for k in range(1000):
+            journal.add(f"{k:04}", b"x" * 1000, None, 0, 1)
+    assert raised.value.errno == errno.ENOSPC
+    journal._db.execute("PRAGMA max_page_count=1000000")
+    journal.add("last", b"f", None, 0, 1)
+    assert journal.entries()[-1].name == "last"
+    journal.close()

@@ -74,9 +74,7 @@ async def test_a_bad_file_waits_alone(
     await queue.wait_empty()
 
 
-async def test_hurry_makes_all_due(
-    queue: CommitQueue, commits: Commits, autojump_clock: MockClock
-) -> None:
+async def test_hurry_makes_all_due(queue: CommitQueue, commits: Commits, autojump_clock: MockClock) -> None:
     """An unmount does not wait for a back-off."""
     commits.bad = {7}
     queue.add(7)

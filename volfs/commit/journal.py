@@ -16,12 +16,14 @@ made durable by fsync of the application, and that is a commit.
 from __future__ import annotations
 
 import enum
+import errno
 import sqlite3
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from volfs.core.versions import Version
+from volfs.errors import StoreError
 
 __all__ = ["Entry", "Journal", "State"]
 
@@ -62,7 +64,7 @@ class Entry:
 
 
 class Journal:
-    """The table, and the ways that it changes. Errors are sqlite3's own: the local disk is full or broken."""
+    """The table, and the ways that it changes. Errors are StoreError: ENOSPC if the local disk is full, else EIO."""
 
     def __init__(self, file: Path) -> None:
         self._db = sqlite3.connect(file, isolation_level=None)
@@ -74,36 +76,46 @@ class Journal:
         elif found != _FORMAT:
             raise sqlite3.DatabaseError(f"journal format {found}, this volfs knows {_FORMAT}")
 
+    def _execute(self, statement: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
+        try:
+            return self._db.execute(statement, values)
+        except sqlite3.Error as error:
+            full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
+            raise StoreError(
+                f"the journal cannot be written: {error}; free space where the cache directory is",
+                errno=errno.ENOSPC if full else errno.EIO,
+            ) from error
+
     def add(self, name: str, path: bytes, base: Version | None, existing: int, number: int) -> None:
-        self._db.execute(
+        self._execute(
             "INSERT INTO staged VALUES (?, ?, ?, ?, ?, ?, ?)",
             (name, path, base, existing, State.OPEN.value, number, time.time()),
         )
 
     def rebase(self, name: str, base: Version | None) -> None:
         """Our own change of attributes or name gave the base a new version."""
-        self._db.execute("UPDATE staged SET base = ? WHERE name = ?", (base, name))
+        self._execute("UPDATE staged SET base = ? WHERE name = ?", (base, name))
 
     def close_file(self, name: str) -> None:
         """The application was told that its bytes are safe."""
-        self._db.execute("UPDATE staged SET state = ? WHERE name = ?", (State.CLOSED.value, name))
+        self._execute("UPDATE staged SET state = ? WHERE name = ?", (State.CLOSED.value, name))
 
     def move(self, name: str, path: bytes) -> None:
-        self._db.execute("UPDATE staged SET path = ? WHERE name = ?", (path, name))
+        self._execute("UPDATE staged SET path = ? WHERE name = ?", (path, name))
 
     def move_tree(self, old: bytes, new: bytes) -> None:
         """A directory was renamed: everything below it follows."""
-        self._db.execute(
+        self._execute(
             "UPDATE staged SET path = CAST(? || substr(path, ?) AS BLOB) WHERE substr(path, 1, ?) = ?",
             (new + b"/", len(old) + 2, len(old) + 1, old + b"/"),
         )
 
     def remove(self, name: str) -> None:
-        self._db.execute("DELETE FROM staged WHERE name = ?", (name,))
+        self._execute("DELETE FROM staged WHERE name = ?", (name,))
 
     def entries(self) -> list[Entry]:
         """All rows, oldest first."""
-        rows = self._db.execute(
+        rows = self._execute(
             "SELECT name, path, base, existing, state, number, created FROM staged ORDER BY created, name"
         )
         return [

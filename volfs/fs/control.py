@@ -61,7 +61,6 @@ class Control:
                 try:
                     if dirty.file is not None:
                         await dirty.file.commit(durable=False)
-                        self._volume.abandon(dirty)
                 except VolfsError as error:
                     failed.append(error)
                     self._volume.queue.failed_once(dirty.number, error)

@@ -274,10 +274,13 @@ class File:
 
     async def commit(self, *, durable: bool) -> None:
         """Make the staged bytes the file in the store; on return they are. Raises the store's error."""
-        async with self.lock:
-            await self.commit_locked(durable=durable)
+        try:
+            async with self.lock:
+                await self._commit(durable)
+        finally:
+            self._volume.abandon(self.node)
 
-    async def commit_locked(self, *, durable: bool) -> None:
+    async def _commit(self, durable: bool) -> None:
         volume, node = self._volume, self.node
         staged = self.staged
         if staged is None:

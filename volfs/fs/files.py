@@ -290,7 +290,6 @@ class Files:
         if node is None or node.file is None:
             return
         await node.file.commit(durable=False)
-        self._volume.abandon(node)
 
     def commit_quiet(self) -> None:
         """Queue the files that stay open and are due (W3)."""

@@ -152,7 +152,7 @@ class Names:
             try:
                 await self._store.unlink(path)
             except NotFound:
-                if not node.pending:
+                if not node.dirty:
                     self._volume.lost_name(parent, name)
                     raise
             self.gone(parent, name)
@@ -241,15 +241,12 @@ class Names:
         old, new = self.reserve(parent, name), self.reserve(new_parent, new_name)
         if target is not None and target.file is not None:
             await target.file.pin()
-        after: Stat | None = None
-        if not node.pending:
-            before = await self._store.stat(old) if node.dirty else node.stat
+        before, after = await self._in_store(node, old), None
+        if before is not None:
             await self._store.rename(old, new, flags)
             after = await self._store.stat(new)
             if node.dirty:
                 self._rebase(node, before, after)
-        elif node.file is not None and node.file.staged is not None and target is not None and target.is_dir:
-            raise StoreError("the new name is a directory", errno=errno.EISDIR)
         self._moved(parent, name, new_parent, new_name, node, target)
         if after is not None and after.identity == node.identity:
             self._volume.settle(node, after)
@@ -261,6 +258,17 @@ class Names:
         elif node.dirty:
             assert node.file is not None and node.file.staged is not None
             self._volume.journal.move(node.file.staged.name, self._tree.path(node) or new)
+
+    async def _in_store(self, node: Node, path: bytes) -> Stat | None:
+        """What a rename has to move in the store: None if only this mount has the file."""
+        if node.pending:
+            return None
+        if not node.dirty:
+            return node.stat
+        try:
+            return await self._store.stat(path)
+        except NotFound:
+            return None  # others removed it; our bytes take the new name when they are committed
 
     def _moved(
         self, parent: Node, name: bytes, new_parent: Node, new_name: bytes, node: Node, target: Node | None
