@@ -175,10 +175,11 @@ class _Daemon:
         self._mount()
         try:
             await self._serve(watcher, cache)
-        finally:
-            # Also after a crash of ours: a mount without its daemon would answer ENOTCONN for good.
+        except BaseException:
             self._notifier.close(timeout_s=5.0)
-            pyfuse3.close(unmount=True)
+            pyfuse3.close(unmount=False)
+            raise
+        pyfuse3.close(unmount=True)
         left = journal.entries()
         journal.close()
         if cache is not None:
@@ -212,7 +213,7 @@ class _Daemon:
     def _mount(self) -> None:
         config = self._config
         chosen = options(
-            f"volfs:{config.backing}", allow_other=config.allow_other, read_only=config.read_only
+            os.fsencode(config.backing), allow_other=config.allow_other, read_only=config.read_only
         )
         try:
             pyfuse3.init(Operations(self._vfs), str(config.mountpoint), chosen)
@@ -289,9 +290,8 @@ class _Daemon:
                 pyfuse3.terminate()
 
     async def _drain(self) -> None:
-        self._volume.queue.hurry()
         with trio.move_on_after(DRAIN_S):
-            await self._volume.queue.wait_empty()
+            await self._volume.queue.drain()
 
     # -- status ----------------------------------------------------------------
 

@@ -70,9 +70,13 @@ def test_a_full_disk_has_its_errno(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j")
     (pages,) = journal._db.execute("PRAGMA page_count").fetchone()
     journal._db.execute(f"PRAGMA max_page_count={pages}")
-    with pytest.raises(StoreError) as raised:
+
+    def fill() -> None:
         for k in range(1000):
             journal.add(f"{k:04}", b"x" * 1000, None, 0, 1)
+
+    with pytest.raises(StoreError) as raised:
+        fill()
     assert raised.value.errno == errno.ENOSPC
     journal._db.execute("PRAGMA max_page_count=1000000")
     journal.add("last", b"f", None, 0, 1)

@@ -74,16 +74,32 @@ async def test_a_bad_file_waits_alone(
     await queue.wait_empty()
 
 
-async def test_hurry_makes_all_due(queue: CommitQueue, commits: Commits, autojump_clock: MockClock) -> None:
+async def test_drain_makes_all_due(queue: CommitQueue, commits: Commits, autojump_clock: MockClock) -> None:
     """An unmount does not wait for a back-off."""
     commits.bad = {7}
     queue.add(7)
     await trio.sleep(60)
     commits.bad = set()
     start = trio.current_time()
-    queue.hurry()
-    await queue.wait_empty()
+    await queue.drain()
     assert trio.current_time() - start < 0.1
+    assert len(queue) == 0
+
+
+async def test_drain_does_not_wait_for_what_cannot_be(
+    queue: CommitQueue, commits: Commits, autojump_clock: MockClock
+) -> None:
+    """Each file is tried once more, not until a deadline."""
+    commits.bad = {7}
+    queue.add(7)
+    queue.add(8)
+    await trio.sleep(60)
+    start = trio.current_time()
+    tries = commits.tried.count(7)
+    await queue.drain()
+    assert trio.current_time() - start < 0.1
+    assert commits.tried.count(7) == tries + 1
+    assert len(queue) == 1
 
 
 async def test_a_removed_file_is_not_tried_again(

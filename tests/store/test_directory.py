@@ -90,7 +90,7 @@ async def test_opening_what_is_not_a_file_does_not_hang(store: DirectoryStore, t
 
 def test_a_missing_backing_directory_is_said(tmp_path: Path) -> None:
     """SetupError names the directory."""
-    with pytest.raises(SetupError, match="backing directory .*gone"):
+    with pytest.raises(SetupError, match=r"backing directory .*gone"):
         DirectoryStore(tmp_path / "gone")
 
 

@@ -64,7 +64,7 @@ class Entry:
 
 
 class Journal:
-    """The table, and the ways that it changes. Errors are StoreError: ENOSPC if the local disk is full, else EIO."""
+    """The table, and the ways that it changes. StoreError: ENOSPC if the local disk is full, else EIO."""
 
     def __init__(self, file: Path) -> None:
         self._db = sqlite3.connect(file, isolation_level=None)

@@ -47,6 +47,7 @@ class CommitQueue:
         self._wake = trio.Event()
         self._idle = trio.Event()
         self._idle.set()
+        self._tried = trio.Event()
         self.failed = 0
         self.last_error: str | None = None
 
@@ -82,12 +83,18 @@ class CommitQueue:
         if item is not None and not item.running:
             self._discard(number)
 
-    def hurry(self) -> None:
-        """Make everything due now."""
+    async def drain(self) -> None:
+        """Make everything due now; return when each file was committed or has failed once more."""
+        asked = {number: item.failures for number, item in self._waiting.items()}
         now = trio.current_time()
         for item in self._waiting.values():
             item.due_s = now
         self._wake.set()
+        while any(
+            number in self._waiting and self._waiting[number].failures == failures
+            for number, failures in asked.items()
+        ):
+            await self._tried.wait()
 
     async def wait_empty(self) -> None:
         await self._idle.wait()
@@ -134,8 +141,15 @@ class CommitQueue:
         self.last_error = str(error)
         log.warning("commit will be tried again", inode=number, failures=item.failures, error=str(error))
         self._wake.set()
+        self._announce()
 
     def _discard(self, number: int) -> None:
         self._waiting.pop(number, None)
+        self._announce()
         if not self._waiting:
             self._idle.set()
+
+    def _announce(self) -> None:
+        """Whoever drains looks again."""
+        self._tried.set()
+        self._tried = trio.Event()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from urllib.parse import quote
 
 import pyfuse3
 
@@ -305,11 +306,11 @@ class PyfuseSender:
         pyfuse3.invalidate_entry(pyfuse3.InodeT(parent), pyfuse3.FileNameT(name), pyfuse3.InodeT(deleted))
 
 
-def options(source: str, *, allow_other: bool, read_only: bool) -> set[str]:
-    """Mount options in libfuse's spelling."""
-    # libfuse splits its options at commas and takes a backslash as an escape.
-    escaped = source.replace("\\", "\\\\").replace(",", "\\,")
-    chosen = {"default_permissions", f"fsname={escaped}", "subtype=volfs"}
+def options(source: bytes, *, allow_other: bool, read_only: bool) -> set[str]:
+    """Mount options in libfuse's spelling. `source` is shown by mount and df."""
+    # libfuse splits at commas and takes backslashes as escapes, pyfuse3 passes ASCII only: percent-encode those.
+    shown = quote(source, safe="/:+@=~ !()[]{}#&;'")
+    chosen = {"default_permissions", f"fsname=volfs:{shown}", "subtype=volfs"}
     if allow_other:
         chosen.add("allow_other")
     if read_only:
