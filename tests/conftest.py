@@ -162,7 +162,9 @@ class VolumeFactory:
         self._base = base
         self.made: list[Volume] = []
 
-    def __call__(self, *options: str, mode: str = "local", environment: dict[str, str] | None = None) -> Volume:
+    def __call__(
+        self, *options: str, mode: str = "local", environment: dict[str, str] | None = None
+    ) -> Volume:
         """A volume that is not mounted yet."""
         base = self._base / f"{next(_numbers)}-own"
         made = Volume(base, (*MODES[mode], *options), environment=environment or {})

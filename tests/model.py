@@ -245,6 +245,8 @@ def snapshot(root: str) -> dict[str, tuple[object, ...]]:
             else:
                 with open(path, "rb") as file:
                     data = file.read()
-                assert len(data) == attributes.st_size, f"{relative}: {len(data)} bytes, stat {attributes.st_size}"
+                assert len(data) == attributes.st_size, (
+                    f"{relative}: {len(data)} bytes, stat {attributes.st_size}"
+                )
                 seen[relative] = ("file", mode, attributes.st_nlink, data)
     return seen

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import statistics
 import time
 from collections.abc import Callable
@@ -40,10 +41,16 @@ class Row(NamedTuple):
 def machine(directory: Path) -> dict[str, str]:
     """What a reader of the figures needs to know."""
     model = next(
-        (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
         platform.machine(),
     )
-    memory = next(line.split()[1] for line in Path("/proc/meminfo").read_text().splitlines() if "MemTotal" in line)
+    memory = next(
+        line.split()[1] for line in Path("/proc/meminfo").read_text().splitlines() if "MemTotal" in line
+    )
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     kind = max((m for m in mounts if directory.resolve().is_relative_to(m[1])), key=lambda m: len(m[1]))[2]
     return {
@@ -68,6 +75,10 @@ def _forget_file(path: Path) -> None:
     os.close(handle)
 
 
+def _new(root: Path) -> Path:
+    return root / f"new-{root.name}"
+
+
 def _lookups(root: Path) -> float:
     for i in range(_FILES):
         os.stat(root / "files" / f"f{i}")
@@ -82,13 +93,13 @@ def _opens(root: Path) -> float:
 
 def _creates(root: Path) -> float:
     for i in range(_CREATES):
-        os.close(os.open(root / "new" / f"f{i}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        os.close(os.open(_new(root) / f"f{i}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
     return _CREATES
 
 
 def _creates_with_data(root: Path) -> float:
     for i in range(_CREATES):
-        handle = os.open(root / "new" / f"d{i}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        handle = os.open(_new(root) / f"d{i}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         os.write(handle, b"x" * 4096)
         os.close(handle)
     return _CREATES
@@ -130,9 +141,9 @@ def _forget_names(root: Path) -> None:
 
 
 def _clear_new(root: Path) -> None:
-    with os.scandir(root / "new") as entries:
-        for entry in list(entries):
-            os.unlink(entry.path)
+    """An empty directory of this side's own: the other side's last files may still be on their way."""
+    shutil.rmtree(_new(root), ignore_errors=True)
+    _new(root).mkdir()
 
 
 def _remove_written(root: Path) -> None:
@@ -157,8 +168,7 @@ def _fresh_cold(root: Path, backing: Path) -> None:
 
 def measure(mount: Path, backing: Path, rounds: int) -> list[Row]:
     """Every figure, on a mount that is otherwise unused."""
-    for name in ("files", "new"):
-        (backing / name).mkdir()
+    (backing / "files").mkdir()
     for i in range(_FILES):
         (backing / "files" / f"f{i}").write_bytes(b"x" * 1000)
     with (backing / "large").open("wb", 0) as file:
@@ -172,7 +182,12 @@ def measure(mount: Path, backing: Path, rounds: int) -> list[Row]:
         ("create+close, 4 KiB", "1/s", _clear_new, _creates_with_data),
         ("read, cold", "MB/s", lambda root: _fresh_cold(root, backing), lambda root: _read(root, "cold")),
         ("read, warm (valid pages)", "MB/s", _warm, _read),
-        ("read, kernel's pages dropped", "MB/s", lambda root: (_warm(root), _forget_file(root / "large"))[1], _read),
+        (
+            "read, kernel's pages dropped",
+            "MB/s",
+            lambda root: (_warm(root), _forget_file(root / "large"))[1],
+            _read,
+        ),
         ("write", "MB/s", _remove_written, _write),
         ("write+fsync", "MB/s", _remove_written, _write_and_sync),
     ]

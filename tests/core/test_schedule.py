@@ -40,9 +40,7 @@ def test_due_while_open(now: float, first: float, last: float, written: int, due
 )
 def test_commit_at_flush(shared: bool, size: int, committed: float | None, commits: bool) -> None:
     """A duplicated descriptor does not copy a large file at each close."""
-    assert (
-        commit_at_flush(100.0, shared=shared, size=size, committed_s=committed, interval_s=5.0) is commits
-    )
+    assert commit_at_flush(100.0, shared=shared, size=size, committed_s=committed, interval_s=5.0) is commits
 
 
 @given(st.integers(1, 1000), st.floats(0, 1, exclude_max=True))

@@ -68,6 +68,11 @@ def _break(kind: type, prefix: str) -> None:
 
 
 if __name__ == "__main__":
-    for _kind, _prefix in ((Vfs, "vfs"), (Changes, "changes"), (Files, "files"), (KernelNotifier, "notifier")):
+    for _kind, _prefix in (
+        (Vfs, "vfs"),
+        (Changes, "changes"),
+        (Files, "files"),
+        (KernelNotifier, "notifier"),
+    ):
         _break(_kind, _prefix)
     sys.exit(main())

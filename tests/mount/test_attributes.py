@@ -219,7 +219,11 @@ def test_the_control_names_are_not_listed(area: Area) -> None:
     (area.here / "f").touch()
     for path in (area.volume.mountpoint, area.here / "f"):
         assert not [n for n in os.listxattr(path) if n.startswith("user.volfs")]
-    assert error_of(os.setxattr, area.here / "f", "user.volfs.nonsense", b"1") in ("EOPNOTSUPP", "EPERM", "EINVAL")
+    assert error_of(os.setxattr, area.here / "f", "user.volfs.nonsense", b"1") in (
+        "EOPNOTSUPP",
+        "EPERM",
+        "EINVAL",
+    )
     assert error_of(os.getxattr, area.here / "f", "user.volfs.nonsense") in ("ENODATA", "EOPNOTSUPP")
     assert area.volume.status()["backing"] == str(area.volume.backing)
 

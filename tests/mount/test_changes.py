@@ -138,7 +138,9 @@ def test_stat_without_an_open(scene: Scene, kind: str) -> None:
     scene.change(kind)
     real = os.stat(scene.area.back / "d/f")
     scene.within(
-        lambda: (scene.path.stat().st_size, scene.path.stat().st_mtime_ns) == (real.st_size, real.st_mtime_ns),
+        lambda: (
+            (scene.path.stat().st_size, scene.path.stat().st_mtime_ns) == (real.st_size, real.st_mtime_ns)
+        ),
         "stat shows what the backing has",
     )
 

@@ -91,7 +91,9 @@ def test_appends_of_several_writers(area: Area) -> None:
 
     assert len(set(path.read_text().splitlines())) == 1000
     area.settle()
-    assert sorted((area.back / "ap").read_text().splitlines()) == sorted(f"{k}-{i}" for k in range(4) for i in range(250))
+    assert sorted((area.back / "ap").read_text().splitlines()) == sorted(
+        f"{k}-{i}" for k in range(4) for i in range(250)
+    )
 
 
 def test_append_ignores_the_offset(area: Area) -> None:

@@ -369,7 +369,9 @@ def test_removed_directory_in_use(area: Area) -> None:
     descriptor = os.open(area.here / "d", os.O_RDONLY | os.O_DIRECTORY)
     try:
         (area.here / "d").rmdir()
-        assert error_of(lambda: os.close(os.open("x", os.O_CREAT | os.O_WRONLY, dir_fd=descriptor))) == "ENOENT"
+        assert (
+            error_of(lambda: os.close(os.open("x", os.O_CREAT | os.O_WRONLY, dir_fd=descriptor))) == "ENOENT"
+        )
         assert os.fstat(descriptor).st_nlink == 0
     finally:
         os.close(descriptor)

@@ -21,7 +21,11 @@ pytestmark = [pytest.mark.modes("local", "cached"), pytest.mark.timeout(300)]
 
 _GIT_IDENTITY = {
     **{"GIT_AUTHOR_NAME": "volfs", "GIT_AUTHOR_EMAIL": "volfs@localhost", "GIT_CONFIG_GLOBAL": os.devnull},
-    **{"GIT_COMMITTER_NAME": "volfs", "GIT_COMMITTER_EMAIL": "volfs@localhost", "GIT_CONFIG_SYSTEM": os.devnull},
+    **{
+        "GIT_COMMITTER_NAME": "volfs",
+        "GIT_COMMITTER_EMAIL": "volfs@localhost",
+        "GIT_CONFIG_SYSTEM": os.devnull,
+    },
 }
 
 

@@ -15,7 +15,15 @@ from tests.mount.calls import error_of
 from tests.mount.volume import PLAIN, Volume, eventually
 
 EXCEPTIONS = [
-    *("KeyError", "ValueError", "OSError", "RuntimeError", "AssertionError", "MemoryError", "UnicodeDecodeError"),
+    *(
+        "KeyError",
+        "ValueError",
+        "OSError",
+        "RuntimeError",
+        "AssertionError",
+        "MemoryError",
+        "UnicodeDecodeError",
+    ),
     *("ExceptionGroup", "StopIteration", "TimeoutError", "RecursionError", "ZeroDivisionError"),
 ]
 
@@ -80,7 +88,19 @@ def requests(volume: Volume) -> dict[str, Callable[[], object]]:
 
 
 METHODS = [
-    *("lookup", "mkdir", "mknod", "symlink", "link", "rename", "unlink", "rmdir", "setattr", "getxattr", "setxattr"),
+    *(
+        "lookup",
+        "mkdir",
+        "mknod",
+        "symlink",
+        "link",
+        "rename",
+        "unlink",
+        "rmdir",
+        "setattr",
+        "getxattr",
+        "setxattr",
+    ),
     *("removexattr", "listxattr", "statfs", "open", "create", "read", "write", "flush", "fsync", "opendir"),
     *("readdir", "fsyncdir"),
 ]
@@ -93,7 +113,9 @@ def test_exception_in_a_request(faulty: Faulty, guarded: None, method: str) -> N
     (volume.mountpoint / "kept").write_bytes(b"kept" * 2000)
     (volume.mountpoint / "directory").mkdir(exist_ok=True)
     call = requests(volume)[method]
-    for exception in EXCEPTIONS if method in ("lookup", "open", "write") else EXCEPTIONS[:2] + EXCEPTIONS[7:8]:
+    for exception in (
+        EXCEPTIONS if method in ("lookup", "open", "write") else EXCEPTIONS[:2] + EXCEPTIONS[7:8]
+    ):
         before = volume.status()["errors"]
         (faults / f"vfs.{method}").write_text(exception)
         assert error_of(call) == "EIO", exception
@@ -120,7 +142,9 @@ def test_exception_where_no_reply_carries_it(faulty: Faulty, guarded: None, meth
     assert (volume.backing / "r").read_text() == "y"
 
 
-@pytest.mark.parametrize("task", ["changes.happened", "changes.poll", "files.commit_quiet", "changes.everything"])
+@pytest.mark.parametrize(
+    "task", ["changes.happened", "changes.poll", "files.commit_quiet", "changes.everything"]
+)
 def test_exception_in_a_background_task(faulty: Faulty, guarded: None, task: str) -> None:
     """A background task that fails starts again: changes by hand are still seen, and commits still go out."""
     volume, faults = faulty

@@ -148,7 +148,9 @@ def test_dirty_and_open_files_are_listed(area: Area) -> None:
         writer.write("x")
         assert sorted(os.listdir(area.here / "e")) == ["new", "open"]
         with os.scandir(area.here / "e") as entries:
-            assert {e.name: e.stat().st_size for e in entries}["open"] == (area.here / "e/open").stat().st_size
+            assert {e.name: e.stat().st_size for e in entries}["open"] == (
+                area.here / "e/open"
+            ).stat().st_size
 
 
 def test_remove_tree_while_another_adds(area: Area) -> None:
@@ -158,13 +160,17 @@ def test_remove_tree_while_another_adds(area: Area) -> None:
         (area.here / f"rr{i}/a").touch()
         assert os.listdir(area.here / f"rr{i}") == ["a"]
         (area.back / f"rr{i}/b").touch()
-        done = subprocess.run(["rm", "-r", str(area.here / f"rr{i}")], check=False, capture_output=True, timeout=20)
+        done = subprocess.run(
+            ["rm", "-r", str(area.here / f"rr{i}")], check=False, capture_output=True, timeout=20
+        )
         if done.returncode == 0:
             assert not (area.back / f"rr{i}").exists()
         else:
             assert (area.back / f"rr{i}/b").exists()
             assert b"not empty" in done.stderr
-            eventually(lambda d=f"rr{i}": os.listdir(area.here / d) == ["b"], area.volume.window, "b is visible")
+            eventually(
+                lambda d=f"rr{i}": os.listdir(area.here / d) == ["b"], area.volume.window, "b is visible"
+            )
 
 
 def test_removing_a_name_that_is_gone(area: Area) -> None:

@@ -124,7 +124,9 @@ class Volume:
         if PLAIN:
             return
         done = self.volfs("umount", str(self.mountpoint), "--timeout", f"{timeout:g}", within=timeout + 30)
-        assert done.returncode == 0, f"umount: exit {done.returncode}: {done.stderr}{done.stdout}\n{self.log_tail()}"
+        assert done.returncode == 0, (
+            f"umount: exit {done.returncode}: {done.stderr}{done.stdout}\n{self.log_tail()}"
+        )
         assert not mounts.is_mounted(self.mountpoint), "umount said yes, but the mount is there"
         eventually(lambda: not mounts.is_running(self.pid), 10, f"daemon {self.pid} ended", every=0.02)
         assert self.leftovers() == [], "staged files are left in the backing"

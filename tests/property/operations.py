@@ -69,7 +69,9 @@ class World:
             return
         fd, handle = both
         try:
-            self.both(lambda: os.pwrite(fd, fill.data, offset), lambda: self.model.write(handle, offset, fill.data))
+            self.both(
+                lambda: os.pwrite(fd, fill.data, offset), lambda: self.model.write(handle, offset, fill.data)
+            )
         finally:
             os.close(fd)
         self.check_size(path)
@@ -103,7 +105,9 @@ class World:
     def write(self, slot: int, offset: int, fill: Fill) -> None:
         if slot in self.handles:
             fd, handle = self.handles[slot]
-            self.both(lambda: os.pwrite(fd, fill.data, offset), lambda: self.model.write(handle, offset, fill.data))
+            self.both(
+                lambda: os.pwrite(fd, fill.data, offset), lambda: self.model.write(handle, offset, fill.data)
+            )
             self.check_handle(slot)
 
     def resize(self, slot: int, size: int) -> None:
@@ -145,7 +149,8 @@ class World:
 
     def exchange(self, old: Path, new: Path) -> None:
         self.both(
-            lambda: rename_with(EXCHANGE, self.real(old), self.real(new)), lambda: self.model.exchange(old, new)
+            lambda: rename_with(EXCHANGE, self.real(old), self.real(new)),
+            lambda: self.model.exchange(old, new),
         )
 
     def link(self, old: Path, new: Path) -> None:
@@ -254,5 +259,7 @@ class World:
         self.area.settle()
         expected = self.model.snapshot()
         assert snapshot(str(self.area.back)) == expected
-        eventually(lambda: snapshot(str(self.area.there)) == expected, self.area.volume.window, "by the second mount")
+        eventually(
+            lambda: snapshot(str(self.area.there)) == expected, self.area.volume.window, "by the second mount"
+        )
         assert snapshot(str(self.area.here)) == expected
