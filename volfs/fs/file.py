@@ -301,15 +301,13 @@ class File:
                 done, sums = await self._publish(staged, path, durable)
             # no await from here: the store has it, now all that we know must say so
             self._committed(staged, done)
-        if done.conflict is not None:
-            await self._forsake(staged, done)
-            return
-        if not done.renamed:
-            if sums is not None:
-                await self._adopt(staged, done.stat, sums)
-            else:
-                staged.discard()
-                await self._reopen(path)
+        if done.renamed:
+            pass  # the reader goes on with the same descriptor
+        elif done.conflict is not None or sums is None:
+            staged.discard()
+            await self._reopen(done.conflict or path)
+        else:
+            await self._adopt(staged, done.stat, sums)
         if durable:
             await volume.store.sync_directory(path.rpartition(b"/")[0])
 
@@ -358,19 +356,12 @@ class File:
             staged.close()
 
     async def _reopen(self, path: bytes) -> None:
+        """Our bytes are at `path` now, in another file than the staged one."""
         if self.reader is None and self.node.handles:
             try:
-                self._volume.observe(self.node, await self.open_reader(path))
+                self.reader = await self._volume.store.open(path)
             except VolfsError as error:
                 log.debug("cannot reopen after a commit", path=path, error=str(error))
-
-    async def _forsake(self, staged: StagedFile, done: Published) -> None:
-        """Our bytes went beside the file: open handles read them there."""
-        if done.renamed or done.conflict is None:
-            return
-        staged.discard()
-        if self.node.handles:
-            self.reader = await self._volume.store.open(done.conflict)
 
     async def pin(self) -> None:
         """Our own unlink or rename is about to take the name: hold on to the bytes first."""
