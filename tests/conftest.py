@@ -1,9 +1,11 @@
-"""What every test on a mount shares: volumes by mode, areas in them, the watchdog, and the check that nothing is left.
+"""What every test on a mount shares: volumes by mode, areas in them, the watchdog, the check of what is left.
 
-A mount is shared by a module and mode; each test gets a directory of its own in it (`area`). A test that needs
+A mount is shared by a module and mode; each test gets a directory of its own in it (`area`). A test that
+needs
 a daemon of its own asks for `make_volume`. `@pytest.mark.modes(...)` says which modes a test runs in.
 
-*Invariants:* no test leaves a mount, a daemon or a staged file: whatever had to be taken away by force fails the run.
+*Invariants:* no test leaves a mount, a daemon or a staged file: whatever had to be taken away by force fails
+the run.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from tests.mount import mounts
 from tests.mount.volume import MODES, PLAIN, Volume
 from tests.mount.watchdog import Watchdog
 
-#: Longer than pytest-timeout waits: the test is interrupted first, and freed if it hangs where no signal reaches it.
+#: Longer than pytest-timeout waits: the test is interrupted first, and freed if it hangs where no signal
+#: reaches it.
 _GRACE_S = 5.0
 _DEFAULT_MODES = ("local", "cached")
 _log_tails = pytest.StashKey[str]()
@@ -59,7 +62,9 @@ def _volumes_of(item: pytest.Item) -> list[Volume]:
 
 @pytest.fixture(scope="session")
 def volumes_base() -> Iterator[Path]:
-    """Where all volumes of the session live. Other users may pass through it, which pytest's own directories forbid."""
+    """Where all volumes of the session live. Other users may pass through it, which pytest's own directories
+    forbid.
+    """
     base = Path(tempfile.mkdtemp(prefix="volfs-test-")).resolve()
     base.chmod(0o711)
     yield base

@@ -1,10 +1,12 @@
 """The reference model: what a volume holds, as plain objects in memory. The one definition of right.
 
 It knows names, bytes, modes and links as a local disk has them, and the errno of what is refused (errors are
-`OSError`). It does not know time, owners, permissions, commits or mounts: on one mount these change nothing that
+`OSError`). It does not know time, owners, permissions, commits or mounts: on one mount these change nothing
+that
 it holds. Symlinks are kept, never followed: their targets do not exist.
 
-*Invariants:* a name leads to one node; two names of one file lead to the same `File`, which is also what an open
+*Invariants:* a name leads to one node; two names of one file lead to the same `File`, which is also what an
+open
 handle holds, so that unlinking or replacing a name does not touch it.
 """
 

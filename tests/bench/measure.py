@@ -1,4 +1,4 @@
-"""What is measured: metadata calls a second and sequential MB a second, on a mount and on its backing directory.
+"""What is measured: metadata calls a second and sequential MB a second, on a mount and on its backing.
 
 Both sides of a figure run alternately, so that a change of the machine's mood meets both. It does not mount.
 """
@@ -66,13 +66,6 @@ def _drop(what: str) -> None:
     """Drop the kernel's pages (1) or names (2); what is dirty is written first, or it would stay."""
     os.sync()
     Path("/proc/sys/vm/drop_caches").write_text(what)
-
-
-def _forget_file(path: Path) -> None:
-    """Drop one file's pages on this side only."""
-    handle = os.open(path, os.O_RDONLY)
-    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(handle)
 
 
 def _new(root: Path) -> Path:
@@ -154,6 +147,14 @@ def _warm(root: Path) -> None:
     _read(root)
 
 
+def _page_out(root: Path) -> None:
+    """Read the large file, then drop its pages on this side only."""
+    _read(root)
+    handle = os.open(root / "large", os.O_RDONLY)
+    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(handle)
+
+
 def _fresh_cold(root: Path, backing: Path) -> None:
     """A version that no cache ever saw, with nothing of it in memory on either side."""
     (backing / "cold").unlink(missing_ok=True)
@@ -185,7 +186,7 @@ def measure(mount: Path, backing: Path, rounds: int) -> list[Row]:
         (
             "read, kernel's pages dropped",
             "MB/s",
-            lambda root: (_warm(root), _forget_file(root / "large"))[1],
+            _page_out,
             _read,
         ),
         ("write", "MB/s", _remove_written, _write),

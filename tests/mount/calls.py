@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["EXCHANGE", "NOREPLACE", "NOBODY", "as_user", "error_of", "in_process", "rename_with"]
+__all__ = ["EXCHANGE", "NOBODY", "NOREPLACE", "as_user", "error_of", "in_process", "rename_with"]
 
 NOREPLACE = 1
 EXCHANGE = 2
@@ -57,7 +57,9 @@ def as_user(user: int, function: Callable[[], object]) -> str:
 
 
 def in_process(source: str, *arguments: object) -> subprocess.Popen[str]:
-    """Another Python process running `source` with arguments, its output on a pipe: a peer that may fault or hang."""
+    """Another Python process running `source` with arguments, its output on a pipe: a peer that may fault or
+    hang.
+    """
     return subprocess.Popen(
         [sys.executable, "-c", source, *map(str, arguments)],
         stdin=subprocess.PIPE,

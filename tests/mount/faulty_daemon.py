@@ -1,6 +1,7 @@
 """A daemon whose requests and background tasks fail on demand: the command line with wrapped methods.
 
-`VOLFS_TEST_FAULTS` names a directory. A file `METHOD` in it that holds the name of an exception makes the next call
+`VOLFS_TEST_FAULTS` names a directory. A file `METHOD` in it that holds the name of an exception makes the
+next call
 of that method raise it; the file is taken away first, so that a fault happens once.
 """
 

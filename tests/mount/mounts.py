@@ -64,7 +64,7 @@ def processes(prefix: Path) -> list[str]:
                 command = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if b"mount" in command and any(a.startswith(os.fsencode(prefix)) for a in command):
-                if is_running(int(entry)):
-                    found.append(f"{entry} {b' '.join(command).decode(errors='replace')}")
+            concerned = b"mount" in command and any(a.startswith(os.fsencode(prefix)) for a in command)
+            if concerned and is_running(int(entry)):
+                found.append(f"{entry} {b' '.join(command).decode(errors='replace')}")
     return found

@@ -1,4 +1,6 @@
-"""Readers and writers in processes of their own, so that a fault, a hang or the interpreter's lock stays theirs."""
+"""Readers and writers in processes of their own, so that a fault, a hang or the interpreter's lock stays
+theirs.
+"""
 
 from __future__ import annotations
 

@@ -182,7 +182,9 @@ def test_write_by_another_clears_setuid(area: Area) -> None:
 
 
 def test_extended_attributes(area: Area) -> None:
-    """user.* attributes are set, listed, replaced, removed, kept by commits, with the errnos of a local disk."""
+    """user.* attributes are set, listed, replaced, removed, kept by commits, with the errnos of a local
+    disk.
+    """
     path = area.here / "x"
     path.write_text("1")
     os.setxattr(path, "user.color", b"blue")

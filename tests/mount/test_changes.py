@@ -1,6 +1,7 @@
-"""Changes by others: each kind, by another mount and by hand, seen by open, handle, mapping, listing (R1, R2, R3).
+"""Changes by others: each kind, by mount and by hand, seen by open, handle, mapping, listing (R1, R2, R3).
 
-A new open sees a change at once. What is only looked at sees it within the window. A handle or a mapping follows
+A new open sees a change at once. What is only looked at sees it within the window. A handle or a mapping
+follows
 a change of its own object, and keeps a version that was replaced.
 """
 
@@ -31,6 +32,27 @@ EXPECTED = {
 }
 
 
+def change(target: Path, kind: str) -> None:
+    """One kind of change of a file, or of its name."""
+    if kind == "create":
+        target.write_bytes(EXPECTED[kind])
+    elif kind == "overwrite":
+        with target.open("r+b", 0) as file:
+            file.write(EXPECTED[kind])
+    elif kind == "replace":
+        target.with_name("new").write_bytes(EXPECTED[kind])
+        target.with_name("new").rename(target)
+    elif kind == "append":
+        with target.open("ab", 0) as file:
+            file.write(b"c" * CUT)
+    elif kind == "truncate":
+        os.truncate(target, CUT)
+    elif kind == "rename":
+        target.rename(target.with_name("g"))
+    else:
+        target.unlink()
+
+
 class Scene:
     """A file as one side knows it in every way, and a change that the other side makes."""
 
@@ -56,24 +78,7 @@ class Scene:
 
     def change(self, kind: str) -> None:
         """Change the file by the other road."""
-        target = self.other / "d/f"
-        if kind == "create":
-            target.write_bytes(EXPECTED[kind])
-        elif kind == "overwrite":
-            with target.open("r+b", 0) as file:
-                file.write(EXPECTED[kind])
-        elif kind == "replace":
-            (self.other / "d/new").write_bytes(EXPECTED[kind])
-            (self.other / "d/new").rename(target)
-        elif kind == "append":
-            with target.open("ab", 0) as file:
-                file.write(b"c" * CUT)
-        elif kind == "truncate":
-            os.truncate(target, CUT)
-        elif kind == "rename":
-            target.rename(self.other / "d/g")
-        else:
-            target.unlink()
+        change(self.other / "d/f", kind)
 
     def names(self) -> list[str]:
         return sorted(os.listdir(self.path.parent))
@@ -101,7 +106,9 @@ def scene(request: pytest.FixtureRequest, area: Area) -> Iterator[Scene]:
 
 
 def test_create(scene: Scene) -> None:
-    """A new file is found under a name that was missing a moment ago, and appears in a listing known as empty."""
+    """A new file is found under a name that was missing a moment ago, and appears in a listing known as
+    empty.
+    """
     scene.path.parent.mkdir()
     assert scene.names() == []
     assert error_of(scene.path.open) == "ENOENT"
@@ -146,7 +153,9 @@ def test_stat_without_an_open(scene: Scene, kind: str) -> None:
 
 
 def test_handle_follows_an_overwrite_in_place(scene: Scene) -> None:
-    """Modified in place by hand: handle and mapping move to the new content; by a mount it is a new object: they keep."""
+    """Modified in place by hand: handle and mapping move to the new content; by a mount it is a new object:
+    they keep.
+    """
     scene.know()
     scene.change("overwrite")
     if scene.side == "mount" and not PLAIN:
@@ -158,7 +167,9 @@ def test_handle_follows_an_overwrite_in_place(scene: Scene) -> None:
 
 
 def test_handle_goes_on_into_a_grown_file(scene: Scene) -> None:
-    """Grown by hand: a reader at the end goes on into the new bytes; grown by a mount: the old version, or all of the new."""
+    """Grown by hand: a reader at the end goes on into the new bytes; grown by a mount: the old version, or
+    all of the new.
+    """
     scene.know()
     scene.change("append")
     if scene.side == "mount" and not PLAIN:
@@ -199,7 +210,9 @@ def test_handle_keeps_a_replaced_version(scene: Scene) -> None:
 
 
 def test_rename(scene: Scene) -> None:
-    """Renamed: the new name opens at once, the old one does not; handle and mapping go on, the listing follows."""
+    """Renamed: the new name opens at once, the old one does not; handle and mapping go on, the listing
+    follows.
+    """
     scene.know()
     assert error_of((scene.path.parent / "g").open) == "ENOENT"
     scene.change("rename")
@@ -290,7 +303,9 @@ def test_many_quick_changes_of_one_file(area: Area) -> None:
 @pytest.mark.timeout(110)
 @pytest.mark.parametrize(("side", "rounds"), [("hand", 200), ("mount", 60)])
 def test_overlapped_replacements_are_never_mixed(area: Area, side: str, rounds: int) -> None:
-    """A reader overlapping atomic replacements of a 64 MiB file sees whole versions only, and the last one at the end."""
+    """A reader overlapping atomic replacements of a 64 MiB file sees whole versions only, and the last one at
+    the end.
+    """
     size = 64 << 20
     other = area.there if side == "mount" else area.back
     stop = area.volume.base / f"stop-{area.name}"
@@ -328,10 +343,50 @@ def test_tail_of_a_growing_file(area: Area) -> None:
 
 
 def test_readers_follow_a_path(area: Area, tmp_path: Path) -> None:
-    """A config file that is replaced by hand is read new at each open, by 50 versions, though stat was cached."""
+    """A config file that is replaced by hand is read new at each open, by 50 versions, though stat was
+    cached.
+    """
     path = area.here / "c"
     for i in range(50):
         (area.back / "c.new").write_text(f"version {i}" * (i + 1))
         (area.back / "c.new").rename(area.back / "c")
         assert path.read_text() == f"version {i}" * (i + 1)
         assert path.stat().st_size == len(f"version {i}") * (i + 1)
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["closed", "held-open"])
+@pytest.mark.parametrize("kind", ["append", "truncate", "overwrite"])
+@pytest.mark.parametrize("side", ["hand", "mount"])
+def test_open_right_after_a_change(area: Area, side: str, kind: str, held: bool) -> None:
+    """A hundred times: the first open after a change has its size and bytes, though the kernel knew the file
+    (R1).
+    """
+    other = area.there if side == "mount" else area.back
+    stale = []
+    for i in range(100):
+        path = area.here / f"f{i}"
+        path.write_bytes(BEFORE)
+        area.settle()
+        assert (other / f"f{i}").read_bytes() == path.read_bytes() == BEFORE
+        with ExitStack() as stack:
+            if held:
+                stack.enter_context(path.open("rb", 0)).read()
+            change(other / f"f{i}", kind)
+            got = path.read_bytes()
+        if got != EXPECTED[kind]:
+            stale.append((i, len(got)))
+    assert stale == [], f"{len(stale)} of 100 opens were stale"
+
+
+def test_deleted_by_hand_after_close_stays_deleted(area: Area) -> None:
+    """An empty or written file that was closed here and deleted by hand at once is not made again by the
+    daemon.
+    """
+    for i in range(100):
+        (area.here / f"e{i}").touch()
+        (area.back / f"e{i}").unlink()
+        (area.here / f"w{i}").write_text("x")
+        (area.back / f"w{i}").unlink()
+    area.settle()
+    eventually(lambda: os.listdir(area.here) == [], area.volume.window, "nothing is listed")
+    assert os.listdir(area.back) == []

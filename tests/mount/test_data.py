@@ -1,4 +1,6 @@
-"""Bytes: write, append, truncate, holes, flags of open, signals; on one mount, and what the backing has after it."""
+"""Bytes: write, append, truncate, holes, flags of open, signals; on one mount, and what the backing has after
+it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -42,16 +43,11 @@ def test_size_grows_monotonically_under_appends(area: Area) -> None:
     path.touch()
     sizes: list[int] = []
 
-    def append() -> None:
-        with path.open("ab", 0) as writer:
-            for _ in range(2000):
-                writer.write(b"x" * 100)
-
-    writer = threading.Thread(target=append)
-    writer.start()
-    while writer.is_alive():
+    source = "import sys\nwith open(sys.argv[1],'ab',0) as f:\n for _ in range(2000): f.write(b'x'*100)"
+    writer = in_process(source, path)
+    while writer.poll() is None:
         sizes.append(path.stat().st_size)
-    writer.join()
+    writer.communicate()
 
     assert sizes == sorted(sizes)
     assert path.stat().st_size == 200_000
@@ -59,7 +55,9 @@ def test_size_grows_monotonically_under_appends(area: Area) -> None:
 
 
 def test_duplicated_descriptor(area: Area) -> None:
-    """Closing one of two duplicates flushes and goes on; both writes are there, and an open right after sees them."""
+    """Closing one of two duplicates flushes and goes on; both writes are there, and an open right after sees
+    them.
+    """
     path = area.here / "dp"
     first = os.open(path, os.O_WRONLY | os.O_CREAT)
     second = os.dup(first)
@@ -81,7 +79,8 @@ def test_appends_of_several_writers(area: Area) -> None:
     source = (
         "import os,sys\n"
         "for i in range(250):\n"
-        "    f=os.open(sys.argv[1],os.O_WRONLY|os.O_APPEND|os.O_CREAT); os.write(f,f'{sys.argv[2]}-{i}\\n'.encode()); os.close(f)"
+        "    f=os.open(sys.argv[1],os.O_WRONLY|os.O_APPEND|os.O_CREAT)\n"
+        "    os.write(f,f'{sys.argv[2]}-{i}\\n'.encode()); os.close(f)"
     )
     path = area.here / "ap"
     writers = [in_process(source, path, k) for k in range(4)]
@@ -269,7 +268,10 @@ def test_direct_io_reads_the_same_bytes(area: Area) -> None:
 def test_interrupted_reader_dies_at_once(area: Area) -> None:
     """SIGINT ends a reader in the middle of a file, and the mount goes on."""
     (area.here / "cold").write_bytes(bytes(50 << 20))
-    source = "import sys\nf=open(sys.argv[1],'rb',0)\nprint('go',flush=True)\nwhile True:\n f.seek(0)\n while f.read(1<<20): pass"
+    source = (
+        "import sys\nf=open(sys.argv[1],'rb',0)\nprint('go',flush=True)\n"
+        "while True:\n f.seek(0)\n while f.read(1<<20): pass"
+    )
     reader = subprocess.Popen(
         [sys.executable, "-c", source, str(area.here / "cold")],
         stdout=subprocess.PIPE,

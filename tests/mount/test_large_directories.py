@@ -14,7 +14,8 @@ pytestmark = pytest.mark.timeout(240)
 
 _ENTRIES = 200_000
 
-#: A listing of 200,000 entries may cost the daemon what the kernel remembers of it (name, attributes), not more:
+#: A listing of 200,000 entries may cost the daemon what the kernel remembers of it (name, attributes), not
+#: more:
 #: about 1 KiB an entry in Python objects, and nothing a second time.
 _GROWTH = 400 << 20
 
@@ -53,7 +54,9 @@ def test_two_hundred_thousand_entries(make_volume: Callable[..., Volume], mode: 
 
 @pytest.mark.parametrize("mode", ["local", "cached"])
 def test_mass_changes_do_not_stall_others(make_volume: Callable[..., Volume], mode: str) -> None:
-    """While 10,000 known files change by hand, a stat of another path stays quick; then every change is seen."""
+    """While 10,000 known files change by hand, a stat of another path stays quick; then every change is
+    seen.
+    """
     volume = make_volume(mode=mode).mount()
     (volume.backing / "many").mkdir()
     (volume.backing / "other").touch()

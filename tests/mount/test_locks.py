@@ -40,7 +40,9 @@ def test_counter_under_a_lock(area: Area, kind: str) -> None:
 
 
 def test_lock_that_is_held_is_refused(area: Area) -> None:
-    """A non-blocking attempt from another description or process answers EWOULDBLOCK or EACCES, and none leaks."""
+    """A non-blocking attempt from another description or process answers EWOULDBLOCK or EACCES, and none
+    leaks.
+    """
     path = area.here / "l"
     with path.open("w") as one, path.open("w") as two:
         fcntl.flock(one, fcntl.LOCK_EX)

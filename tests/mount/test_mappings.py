@@ -22,7 +22,9 @@ def test_shared_mapping_of_a_file_just_written(area: Area) -> None:
 
 
 def test_written_mapping_is_committed(area: Area) -> None:
-    """A store through a mapping whose descriptor is closed is read at once, and committed after msync and unmap."""
+    """A store through a mapping whose descriptor is closed is read at once, and committed after msync and
+    unmap.
+    """
     path = area.here / "mw"
     path.write_bytes(b"a" * 8192)
     area.settle()
@@ -37,7 +39,9 @@ def test_written_mapping_is_committed(area: Area) -> None:
 
 
 def test_mapping_without_msync_is_committed(area: Area) -> None:
-    """Without msync the pages arrive after the close of the descriptor; they are committed all the same (W3)."""
+    """Without msync the pages arrive after the close of the descriptor; they are committed all the same
+    (W3).
+    """
     path = area.here / "mw"
     with path.open("w+b") as file:
         file.truncate(1 << 20)
@@ -51,7 +55,9 @@ def test_mapping_without_msync_is_committed(area: Area) -> None:
 
 
 def test_mapping_and_write_see_each_other(area: Area) -> None:
-    """write() shows in a shared mapping, and a store through the mapping shows to read() of another handle."""
+    """write() shows in a shared mapping, and a store through the mapping shows to read() of another
+    handle.
+    """
     path = area.here / "both"
     path.write_bytes(b"." * 10_000)
     with path.open("r+b", 0) as one, path.open("rb", 0) as two, mmap.mmap(one.fileno(), 0) as mapping:

@@ -21,7 +21,9 @@ NAMES = [
 
 
 def test_names_are_bytes(area: Area) -> None:
-    """Any byte but NUL and slash, up to 255 of them, comes back as it went in, also after a rename of the directory."""
+    """Any byte but NUL and slash, up to 255 of them, comes back as it went in, also after a rename of the
+    directory.
+    """
     directory = os.fsencode(area.here / "names")
     os.mkdir(directory)
     for name in NAMES:
@@ -259,7 +261,9 @@ def test_symlinks(area: Area) -> None:
 
 
 def test_symlinks_do_not_lead_the_daemon_out(area: Area, tmp_path: Path) -> None:
-    """A symlink is resolved by the caller's kernel: an absolute one reads the caller's file, and is not written into."""
+    """A symlink is resolved by the caller's kernel: an absolute one reads the caller's file, and is not
+    written into.
+    """
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret").write_text("s")
@@ -323,7 +327,9 @@ def test_inode_numbers_are_stable(area: Area) -> None:
 
 
 def test_directory_link_counts_and_size(area: Area) -> None:
-    """A directory counts its subdirectories or answers 1, as find(1) expects, and is a directory with its mode."""
+    """A directory counts its subdirectories or answers 1, as find(1) expects, and is a directory with its
+    mode.
+    """
     for name in ("a", "b"):
         (area.here / name).mkdir(mode=0o751)
     assert area.here.stat().st_nlink in (1, 4)
@@ -378,7 +384,9 @@ def test_removed_directory_in_use(area: Area) -> None:
 
 
 def test_the_reserved_name_is_hidden(area: Area) -> None:
-    """`.volfs` at the root is in no listing and cannot be looked up, made or replaced; deeper it is a plain name."""
+    """`.volfs` at the root is in no listing and cannot be looked up, made or replaced; deeper it is a plain
+    name.
+    """
     if PLAIN:
         return
     root = area.volume.mountpoint

@@ -1,4 +1,6 @@
-"""Real programs on a real mount: what people do with a disk, compared through a second mount or by their own checkers."""
+"""Real programs on a real mount: what people do with a disk, compared through a second mount or by their own
+checkers.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ from tests.mount.volume import Volume
 pytestmark = [pytest.mark.modes("local", "cached"), pytest.mark.timeout(300)]
 
 _GIT_IDENTITY = {
-    **{"GIT_AUTHOR_NAME": "volfs", "GIT_AUTHOR_EMAIL": "volfs@localhost", "GIT_CONFIG_GLOBAL": os.devnull},
-    **{
-        "GIT_COMMITTER_NAME": "volfs",
-        "GIT_COMMITTER_EMAIL": "volfs@localhost",
-        "GIT_CONFIG_SYSTEM": os.devnull,
-    },
+    "GIT_AUTHOR_NAME": "volfs",
+    "GIT_AUTHOR_EMAIL": "volfs@localhost",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_COMMITTER_NAME": "volfs",
+    "GIT_COMMITTER_EMAIL": "volfs@localhost",
+    "GIT_CONFIG_SYSTEM": os.devnull,
 }
 
 
@@ -66,7 +68,9 @@ def package(directory: Path, modules: int) -> Path:
 
 
 def test_standard_library_tree(area: Area) -> None:
-    """cp -a of the standard library; diff -r through a second mount finds nothing, and times and modes are kept."""
+    """cp -a of the standard library; diff -r through a second mount finds nothing, and times and modes are
+    kept.
+    """
     there = area.there
     (area.here / "lib").mkdir()
     run("cp", "-a", *library(), area.here / "lib")
@@ -111,7 +115,9 @@ def make_history(repository: Path, commits: int) -> None:
 
 
 def test_git_repository(area: Area, tmp_path: Path) -> None:
-    """A repository with history: copied in and cloned, status clean, commit, gc and fsck, seen whole by a second mount."""
+    """A repository with history: copied in and cloned, status clean, commit, gc and fsck, seen whole by a
+    second mount.
+    """
     make_history(tmp_path / "origin", 60)
     run("cp", "-a", tmp_path / "origin", area.here / "copied")
     assert run("git", "status", "--porcelain", cwd=area.here / "copied") == ""
@@ -135,7 +141,9 @@ def test_git_repository(area: Area, tmp_path: Path) -> None:
 
 
 def test_sqlite_database(area: Area) -> None:
-    """A database with a rollback journal: two connections, a rollback, an integrity check here and through a second mount."""
+    """A database with a rollback journal: two connections, a rollback, an integrity check here and through a
+    second mount.
+    """
     path = area.here / "db.sqlite"
     one, two = sqlite3.connect(path, timeout=20), sqlite3.connect(path, timeout=20)
     try:
@@ -165,7 +173,9 @@ def test_sqlite_database(area: Area) -> None:
 
 
 def test_virtual_environment_and_pip(area: Area, tmp_path: Path) -> None:
-    """python -m venv, pip install of a small package into it, and an import by its interpreter, here and there."""
+    """python -m venv, pip install of a small package into it, and an import by its interpreter, here and
+    there.
+    """
     run(sys.executable, "-m", "venv", area.here / "venv")
     wheel = package(tmp_path, 60)
     run(area.here / "venv/bin/python", "-m", "pip", "install", "--no-index", "-q", wheel)
@@ -215,7 +225,9 @@ def test_tar_both_ways(area: Area, tmp_path: Path) -> None:
 
 
 def test_torch_checkpoints(area: Area) -> None:
-    """torch.save on one mount, torch.load on the other, plain and with mmap=True, five steps published by rename."""
+    """torch.save on one mount, torch.load on the other, plain and with mmap=True, five steps published by
+    rename.
+    """
     import torch
 
     for step in range(5):
@@ -275,7 +287,9 @@ def test_safetensors(area: Area) -> None:
 
 @pytest.mark.modes("local")
 def test_many_small_files_by_shutil(make_volume: Callable[..., Volume], tmp_path: Path) -> None:
-    """copytree in background mode, an unmount right after: everything is in the store, nothing staged is left."""
+    """copytree in background mode, an unmount right after: everything is in the store, nothing staged is
+    left.
+    """
     source = tmp_path / "source"
     run("cp", "-a", *[p for p in library() if p.name == "email"], tmp_path)
     (tmp_path / "email").rename(source)

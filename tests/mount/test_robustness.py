@@ -1,4 +1,6 @@
-"""One bad request costs that request, and nothing grows: injected exceptions, memory, descriptors, odd input (B5)."""
+"""One bad request costs that request, and nothing grows: injected exceptions, memory, descriptors, odd input
+(B5).
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def faulty(request: pytest.FixtureRequest, volumes_base: Path, watchdog: object)
 
 
 def requests(volume: Volume) -> dict[str, Callable[[], object]]:
-    """A call for each method of the file system, which asks the kernel for nothing else first that could fail."""
+    """A call for each method of the file system, which asks the kernel for nothing else first that could
+    fail.
+    """
     here, count = volume.mountpoint, len(os.listdir(volume.backing))
     name = here / f"n{count}-{threading.get_native_id()}"
     kept, directory = here / "kept", here / "directory"
@@ -108,7 +112,9 @@ METHODS = [
 
 @pytest.mark.parametrize("method", METHODS)
 def test_exception_in_a_request(faulty: Faulty, guarded: None, method: str) -> None:
-    """Any exception in a handler is EIO for that request; the next one is served, and the status counts it."""
+    """Any exception in a handler is EIO for that request; the next one is served, and the status counts
+    it.
+    """
     volume, faults = faulty
     (volume.mountpoint / "kept").write_bytes(b"kept" * 2000)
     (volume.mountpoint / "directory").mkdir(exist_ok=True)
@@ -127,7 +133,9 @@ def test_exception_in_a_request(faulty: Faulty, guarded: None, method: str) -> N
 
 @pytest.mark.parametrize("method", ["vfs.release", "vfs.releasedir", "vfs.forget", "vfs.getattr"])
 def test_exception_where_no_reply_carries_it(faulty: Faulty, guarded: None, method: str) -> None:
-    """An exception in release, releasedir or forget, or in a getattr that may not come, leaves the mount as it was."""
+    """An exception in release, releasedir or forget, or in a getattr that may not come, leaves the mount as
+    it was.
+    """
     volume, faults = faulty
     for exception in EXCEPTIONS:
         (faults / method).write_text(exception)
@@ -135,6 +143,8 @@ def test_exception_where_no_reply_carries_it(faulty: Faulty, guarded: None, meth
         error_of(os.listdir, volume.mountpoint)
         Path("/proc/sys/vm/drop_caches").write_text("2")
         error_of(os.stat, volume.mountpoint / "r")
+        if method in ("vfs.release", "vfs.releasedir"):  # release comes after close returned
+            eventually(lambda: not (faults / method).exists(), 5, f"{exception} was raised")
         assert volume.is_alive()
     (faults / method).unlink(missing_ok=True)
     (volume.mountpoint / "r").write_text("y")
@@ -192,7 +202,9 @@ def test_odd_requests(make_volume: Callable[..., Volume]) -> None:
 
 
 def test_store_that_refuses_a_commit(make_volume: Callable[..., Volume]) -> None:
-    """fsync gives the store's own errno, the bytes stay readable, and go out once the store takes them (W4)."""
+    """fsync gives the store's own errno, the bytes stay readable, and go out once the store takes them
+    (W4).
+    """
     import subprocess
 
     volume = make_volume().mount()
@@ -216,7 +228,9 @@ def test_store_that_refuses_a_commit(make_volume: Callable[..., Volume]) -> None
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("mode", ["local", "cached"])
 def test_memory_and_descriptors_stay_flat(make_volume: Callable[..., Volume], mode: str) -> None:
-    """300,000 stats and opens of 3,000 files, with the kernel forgetting in between: tables shrink, memory stays."""
+    """300,000 stats and opens of 3,000 files, with the kernel forgetting in between: tables shrink, memory
+    stays.
+    """
     if PLAIN:
         return
     volume = make_volume(mode=mode)
@@ -275,8 +289,8 @@ def test_killed_daemon_keeps_what_was_acknowledged(make_volume: Callable[..., Vo
     with (volume.mountpoint / "synced").open("wb", 0) as file:
         file.write(b"synced")
         os.fsync(file.fileno())
-        volume.kill()
-    assert error_of(os.listdir, volume.mountpoint) == "ENOTCONN"
+    volume.kill()
+    assert error_of(os.listdir, volume.mountpoint) in ("ENOTCONN", "ECONNABORTED")
     volume.remount()
     volume.settle()
     for i in range(50):
@@ -286,7 +300,9 @@ def test_killed_daemon_keeps_what_was_acknowledged(make_volume: Callable[..., Vo
 
 
 def test_cache_survives_a_restart(make_volume: Callable[..., Volume]) -> None:
-    """After a remount unchanged data costs no byte of the store, and data changed while down is not stale (R5)."""
+    """After a remount unchanged data costs no byte of the store, and data changed while down is not stale
+    (R5).
+    """
     if PLAIN:
         return
     volume = make_volume(mode="cached")

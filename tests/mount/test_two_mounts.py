@@ -56,7 +56,9 @@ def test_commit_verb_publishes_while_open(area: Area) -> None:
 
 
 def test_change_under_a_dirty_file_makes_a_conflict(area: Area) -> None:
-    """The store's version changed under an append: it stays, ours lies beside it, and the status counts it (W7)."""
+    """The store's version changed under an append: it stays, ours lies beside it, and the status counts it
+    (W7).
+    """
     if PLAIN:
         return
     path = area.here / "c"
@@ -126,7 +128,9 @@ def test_exclusive_create_has_one_winner(area: Area) -> None:
 
 
 def test_missing_names_do_not_stick(area: Area) -> None:
-    """A name found missing is found when it comes, by hand or on this mount, and missing again when it goes."""
+    """A name found missing is found when it comes, by hand or on this mount, and missing again when it
+    goes.
+    """
     assert not (area.here / "neg").exists()
     (area.back / "neg").write_text("hi")
     assert (area.here / "neg").read_text() == "hi"
@@ -174,7 +178,9 @@ def test_remove_tree_while_another_adds(area: Area) -> None:
 
 
 def test_removing_a_name_that_is_gone(area: Area) -> None:
-    """unlink, rmdir and rename of names that another took away answer ENOENT; mkdir over a new name EEXIST."""
+    """unlink, rmdir and rename of names that another took away answer ENOENT; mkdir over a new name
+    EEXIST.
+    """
     for name in ("u", "r"):
         (area.here / name).write_text("x")
     (area.here / "d").mkdir()
@@ -202,7 +208,9 @@ def test_appends_from_two_mounts_are_never_lost(area: Area) -> None:
 
 
 def test_invalidation_does_not_wedge_readers(area: Area) -> None:
-    """Fifty replacements under four busy readers: no call on another path waits long, nobody ends in D state."""
+    """Fifty replacements under four busy readers: no call on another path waits long, nobody ends in D
+    state.
+    """
     versions = [os.urandom(8 << 20), os.urandom(8 << 20)]
     (area.back / "big").write_bytes(versions[0])
     (area.here / "other").write_text("o")
@@ -245,7 +253,9 @@ def test_invalidation_does_not_wedge_readers(area: Area) -> None:
 
 
 def test_in_place_overwrites_under_busy_readers(area: Area) -> None:
-    """Fifty overwrites in place under readers by mapping and by read: the last content arrives, no one hangs."""
+    """Fifty overwrites in place under readers by mapping and by read: the last content arrives, no one
+    hangs.
+    """
     size = 4 << 20
     (area.back / "p").write_bytes(b"\0" * size)
     stop, passes = threading.Event(), [0]
@@ -301,7 +311,9 @@ def test_one_fetch_for_many_readers(area: Area) -> None:
 
 @pytest.mark.modes("cached")
 def test_second_read_costs_the_store_nothing(area: Area) -> None:
-    """After the kernel's pages are dropped a file is read from the cache, no byte from the store (R5's half)."""
+    """After the kernel's pages are dropped a file is read from the cache, no byte from the store (R5's
+    half).
+    """
     if PLAIN:
         return
     data = os.urandom(8 << 20)
@@ -323,12 +335,14 @@ def test_quiet_open_file_is_published(make_volume: object) -> None:
         return
     assert callable(make_volume)
     volume = make_volume("--commit-interval", "1").mount()
+    path = volume.backing / "log"
     with (volume.mountpoint / "log").open("w", buffering=1) as writer:
         for i in range(3):
             writer.write(f"line {i}\n")
             expected = "".join(f"line {k}\n" for k in range(i + 1))
-            path = volume.backing / "log"
-            eventually(lambda: path.exists() and path.read_text() == expected, 6, f"line {i} in the store")
+            eventually(
+                lambda e=expected: path.exists() and path.read_text() == e, 6, f"line {i} in the store"
+            )
 
 
 def test_in_background_close_returns_before_the_commit(make_volume: object) -> None:

@@ -1,4 +1,4 @@
-"""A volume under test: a backing directory, a mount of it by the CLI, its daemon, and the proof that all of it went away.
+"""A volume under test: a backing directory, a mount by the CLI, its daemon, the proof that all went away.
 
 It does not know any test. `VOLFS_TEST_TARGET=plain` replaces the mount by the backing directory itself, which
 proves the tests: what a local disk does must pass them.
@@ -28,7 +28,8 @@ __all__ = ["MODES", "PLAIN", "REPOSITORY", "Volume", "eventually"]
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLAIN = os.environ.get("VOLFS_TEST_TARGET") == "plain"
 
-#: The ways to run a daemon that tests tell apart, and how long each may need to see a change it is not asked about.
+#: The ways to run a daemon that tests tell apart, and how long each may need to see a change it is not asked
+#: about.
 MODES: dict[str, tuple[str, ...]] = {
     "local": (),
     "cached": ("--cache", "on", "--freshness", "0", "--poll-interval", "1"),
@@ -43,7 +44,8 @@ MODES: dict[str, tuple[str, ...]] = {
 _WINDOW_POLLED_S = 5.0
 _WINDOW_NOTIFIED_S = 3.0
 
-#: A start is an interpreter, a few imports and one mount call; much more than that on a busy machine is a hang.
+#: A start is an interpreter, a few imports and one mount call; much more than that on a busy machine is a
+#: hang.
 _START_S = 40.0
 _LOG_TAIL_LINES = 40
 
@@ -204,7 +206,9 @@ class Volume:
 
     @property
     def window(self) -> float:
-        """Seconds after which a change must have been seen without a new open (R2), with room for a busy machine."""
+        """Seconds after which a change must have been seen without a new open (R2), with room for a busy
+        machine.
+        """
         return _WINDOW_POLLED_S if "on" in self.options else _WINDOW_NOTIFIED_S
 
     def leftovers(self) -> list[str]:

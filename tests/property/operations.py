@@ -1,6 +1,7 @@
 """Operations on a volume and on the model alike, and the world that they change.
 
-Each operation does the same to both and compares the errno. Operations by hand in the backing and by the second
+Each operation does the same to both and compares the errno. Operations by hand in the backing and by the
+second
 mount touch only what is clean, because who wins over dirty files is tested elsewhere.
 """
 
@@ -173,7 +174,9 @@ class World:
         self._elsewhere(self.area.back.joinpath(*path), path, what, fill.data)
 
     def by_mount(self, path: Path, what: str, fill: Fill) -> None:
-        """An edit through the second mount; of a file that is open here it would make a new object, so not that."""
+        """An edit through the second mount; of a file that is open here it would make a new object, so not
+        that.
+        """
         node = self.model.find(path)
         if not (isinstance(node, File) and (self._held(node) or self.model.names_of(node) > 1)):
             self.area.settle()

@@ -1,6 +1,7 @@
 """Lists of operations by hypothesis against a mount and the reference model.
 
-`VOLFS_MODEL_OPERATIONS` says how many operations at least (2,000 otherwise); with it the lists are random, without
+`VOLFS_MODEL_OPERATIONS` says how many operations at least (2,000 otherwise); with it the lists are random,
+without
 it they are the same in each run. A list that failed, shrunk, stays below as a test with a name.
 """
 

@@ -182,6 +182,9 @@ class File:
     async def stage(self, keep: int, *, replace: bool = False) -> StagedFile:
         """Make the file dirty, with the first `keep` bytes of its content. `replace`: an O_TRUNC open."""
         if self.staged is not None:
+            if replace and self.base is not None:
+                self.base = None
+                self._volume.journal.rebase(self.staged.name, None)
             return self.staged
         volume, node = self._volume, self.node
         assert volume.staging is not None
