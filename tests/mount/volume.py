@@ -194,7 +194,7 @@ class Volume:
     def refresh(self) -> None:
         """Check everything known again, now."""
         if not PLAIN:
-            os.setxattr(self.mountpoint, "user.volfs.refresh", b"1")
+            os.getxattr(self.mountpoint, "user.volfs.refresh")
 
     def settle(self) -> None:
         """Wait until nothing is left to commit."""

@@ -38,16 +38,20 @@ class Control:
         self._about = about
         self._refresh = refresh
 
-    def get(self, node: Node, name: bytes) -> bytes:
+    async def get(self, node: Node, name: bytes) -> bytes:
         if name == PREFIX + b"status":
             return json.dumps(self.status()).encode()
+        if name == PREFIX + b"refresh":
+            # An attribute that is read, because the kernel locks the directory under one that is set,
+            # and would wait for this very request before it dropped a name in it.
+            await self._refresh()
+            await self._volume.notifier.told()
+            return b"done"
         raise StoreError("no such control", errno=errno.ENODATA)
 
     async def set(self, node: Node, name: bytes, value: bytes) -> None:
         if name == PREFIX + b"commit":
             await self.commit(node)
-        elif name == PREFIX + b"refresh":
-            await self._refresh()
         else:
             raise StoreError("no such control", errno=errno.EOPNOTSUPP)
 

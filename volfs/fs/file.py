@@ -53,7 +53,8 @@ class File:
         self._volume = volume
         self.node = node
         self.lock = trio.Lock()
-        self.writers = 0
+        self.opened = 0  # handles; opens under way are counted by the node only
+        self.writers = 0  # of these, the ones that may write
         self.staged: StagedFile | None = None
         self.base: Version | None = None
         self.reader: Reader | None = None
@@ -69,13 +70,18 @@ class File:
 
     # -- reading ---------------------------------------------------------------
 
-    async def open_reader(self, path: bytes) -> Stat:
-        """Pin what is at `path` now; its attributes. VersionChanged if it is not the node's object."""
+    async def open_reader(self, path: bytes, *, adopt: bool = False) -> Stat:
+        """Pin what is at `path` now; its attributes.
+
+        VersionChanged if it is not the node's object. `adopt`: then it is from now on.
+        """
         reader = await self._volume.store.open(path)
         try:
             st = await reader.stat()
             if st.identity != self.node.identity:
-                raise VersionChanged("the file was replaced")
+                if not adopt:
+                    raise VersionChanged("the file was replaced")
+                self._volume.adopt(self.node, st)
         except BaseException:
             reader.close()
             raise
@@ -171,10 +177,8 @@ class File:
             self.reader.close()
         self.reader = successor
         self._detach()
-        self._volume.tree.identify(self.node, now)
-        self.node.checked_s = trio.current_time()
+        self._volume.adopt(self.node, now)
         self.node.epoch += 1
-        self._volume.notifier.content(self.node.number)
         return True
 
     # -- writing (all under `lock`) --------------------------------------------

@@ -41,7 +41,7 @@ class Handle:
     file: File
     flags: int
     cursor: Readahead
-    wrote: bool = False  # since its last commit
+    emptied: bool = False  # it took bytes away by O_TRUNC, and has not written yet
     flushed: bool = False
     shared: bool = False  # its descriptor was duplicated: it wrote after a flush
 
@@ -71,48 +71,59 @@ class Files:
 
     # -- opening ---------------------------------------------------------------
 
-    async def open(self, node: Node, flags: int) -> Opened:
-        """Open a known file. VersionChanged makes the kernel look the path up again and come back."""
+    async def open(self, node: Node, flags: int, thread: int) -> Opened:
+        """Open a known file. VersionChanged makes the kernel look the path up again and come back, once."""
+        second = self._volume.second_tries.take(thread, node)
         if not node.is_file:
             raise StoreError("not a regular file", errno=errno.EISDIR if node.is_dir else errno.ENXIO)
         writes = flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC
         if writes and self._volume.policy.read_only:
             raise StoreError("the volume is mounted read-only", errno=errno.EROFS)
+        names = list(node.names)
         file = self._hold(node)
         try:
-            if node.stale_names:
-                # The kernel may have come by a name that is gone. Once it knows, it shall look again.
-                node.stale_names = False
+            await self._revalidate(node, file, force=bool(flags & os.O_DIRECT), second=second)
+            if node.stale_pages:
+                # The reply to an open carries no size: the kernel must have dropped the one that it knows.
                 await self._volume.notifier.told()
-                raise VersionChanged("a name of the file was taken away")
-            await self._revalidate(node, file, force=bool(flags & os.O_DIRECT))
+            emptied = flags & os.O_TRUNC and file.size > 0
             if flags & os.O_TRUNC:
                 async with file.lock:
                     await file.truncate(0, replace=True)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, VersionChanged):
+                self._volume.second_tries.refuse(thread, names)
             self._let_go(node)
             raise
-        return self._opened(node, file, flags)
+        return self._opened(node, file, flags, emptied=bool(emptied))
 
-    async def _revalidate(self, node: Node, file: File, *, force: bool) -> None:
-        """Promise R1: the open sees every commit that ended before it."""
+    async def _revalidate(self, node: Node, file: File, *, force: bool, second: bool) -> None:
+        """Promise R1: the open sees every commit that ended before it.
+
+        On the kernel's `second` try what the lookup found is right, even if it was replaced again by now.
+        """
         volume = self._volume
         if file.staged is not None:
             return
+        if node.stale_names and not second:
+            # The kernel may have come by a name that is gone. Once it knows, it shall look again.
+            node.stale_names = False
+            await volume.notifier.told()
+            raise VersionChanged("a name of the file was taken away")
         if file.reader is not None:
-            await volume.look(node, force=force)
-            if not node.names:
+            if node.names:
+                await volume.look(node, force=force)
+            if not node.names and not second:
                 raise VersionChanged("the file was removed or replaced")
             return
-        cached = volume.cache is not None and file.complete()
-        if cached and not force and volume.fresh(node):
+        if volume.cache is not None and file.complete() and (second or (not force and volume.fresh(node))):
             return
         path = volume.tree.path(node)
         if path is None:
             raise VersionChanged("the file was removed or replaced")
         epoch = node.epoch
         try:
-            st = await file.open_reader(path)
+            st = await file.open_reader(path, adopt=second and not file.opened)
         except (NotFound, VersionChanged) as error:
             if node.epoch == epoch and node.names and volume.tree.path(node) == path:
                 volume.lost(node)
@@ -121,7 +132,7 @@ class Files:
             volume.observe(node, st)
 
     async def create(
-        self, parent: Node, name: bytes, mode: int, flags: int, owner: Owner
+        self, parent: Node, name: bytes, mode: int, flags: int, owner: Owner, thread: int
     ) -> tuple[Node, Opened]:
         """Open a file that the kernel believes not to exist. The name may be taken by now."""
         volume = self._volume
@@ -133,7 +144,7 @@ class Files:
         else:
             if flags & os.O_EXCL:
                 raise AlreadyExists("the name is taken")
-            return node, await self.open(node, flags)
+            return node, await self.open(node, flags, thread)
         assert volume.staging is not None
         placeholder = None
         async with volume.structure.shared():
@@ -172,14 +183,12 @@ class Files:
         self._volume.abandon(node)
         self._volume.tree.drop(node)
 
-    def _opened(self, node: Node, file: File, flags: int) -> Opened:
+    def _opened(self, node: Node, file: File, flags: int, *, emptied: bool = False) -> Opened:
         self._last += 1
-        handle = Handle(self._last, node, file, flags, Readahead())
+        handle = Handle(self._last, node, file, flags, Readahead(), emptied=emptied)
         self._handles[handle.number] = handle
-        if handle.writes:
-            file.writers += 1
-        if flags & os.O_TRUNC:
-            handle.wrote = False
+        file.opened += 1
+        file.writers += handle.writes
         keep, node.stale_pages = not node.stale_pages, False
         return Opened(handle.number, keep)
 
@@ -206,7 +215,7 @@ class Files:
                     self._volume.notifier.content(handle.node.number)
             else:
                 await file.write(offset, data)
-        handle.wrote = True
+        handle.emptied = False
         if handle.flushed:
             handle.shared = True
         return len(data)
@@ -218,7 +227,7 @@ class Files:
         file = self._hold(node)
         try:
             if file.staged is None and node.names:
-                await self._revalidate(node, file, force=False)
+                await self._revalidate(node, file, force=False, second=False)
             async with file.lock:
                 await file.truncate(size)
             if not file.writers and node.names:
@@ -235,7 +244,7 @@ class Files:
         first, handle.flushed = not handle.flushed, True
         if not handle.writes or file.staged is None or file.writers > 1 or not handle.node.names:
             return
-        if not handle.wrote and first and not handle.node.pending:
+        if handle.emptied and first:
             # A shell opens, duplicates and closes before it writes: publishing the emptied file now would
             # show others an empty one. The next flush, or the release, commits.
             return
@@ -248,7 +257,6 @@ class Files:
         ):
             return
         await self._settle(file, durable=False)
-        handle.wrote = False
 
     async def _settle(self, file: File, *, durable: bool) -> None:
         """Commit now, or acknowledge and commit soon, as the volume's policy says."""
@@ -265,14 +273,13 @@ class Files:
     async def fsync(self, number: int) -> None:
         handle = self.get(number)
         await self._settle(handle.file, durable=True)
-        handle.wrote = False
 
     async def release(self, number: int) -> None:
         """The last descriptor is gone, and every mapping: what came after the last flush is committed now."""
         handle = self._handles.pop(number)
         node, file = handle.node, handle.file
-        if handle.writes:
-            file.writers -= 1
+        file.opened -= 1
+        file.writers -= handle.writes
         try:
             owed = file.staged is not None and node.names and not file.writers
             if owed and node.number not in self._volume.queue:

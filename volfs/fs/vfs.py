@@ -30,10 +30,11 @@ __all__ = ["Caller", "Entry", "Vfs"]
 
 
 class Caller(NamedTuple):
-    """Who asks."""
+    """Who asks. `thread` is the kernel's number of the calling thread."""
 
     uid: int
     gid: int
+    thread: int
 
 
 class Entry(NamedTuple):
@@ -77,8 +78,10 @@ class Vfs:
 
     # -- names -----------------------------------------------------------------
 
-    async def lookup(self, parent: int, name: bytes) -> Entry:
-        return self._found(await self.names.find(self._node(parent), name))
+    async def lookup(self, parent: int, name: bytes, caller: Caller) -> Entry:
+        node = await self.names.find(self._node(parent), name)
+        self.volume.second_tries.looked_up(caller.thread, parent, name, node)
+        return self._found(node)
 
     async def mkdir(self, parent: int, name: bytes, mode: int, caller: Caller) -> Entry:
         return self._found(await self.names.mkdir(self._node(parent), name, mode, self._owner(caller)))
@@ -125,7 +128,7 @@ class Vfs:
             raise StoreError("only user attributes are kept", errno=errno.EOPNOTSUPP)
         node = self._node(number)
         if name.startswith(PREFIX):
-            return self.control.get(node, name)
+            return await self.control.get(node, name)
         return await self.attributes.getxattr(node, name)
 
     async def setxattr(self, number: int, name: bytes, value: bytes) -> None:
@@ -150,13 +153,15 @@ class Vfs:
 
     # -- files -----------------------------------------------------------------
 
-    async def open(self, number: int, flags: int) -> Opened:
-        return await self.files.open(self._node(number), flags)
+    async def open(self, number: int, flags: int, caller: Caller) -> Opened:
+        return await self.files.open(self._node(number), flags, caller.thread)
 
     async def create(
         self, parent: int, name: bytes, mode: int, flags: int, caller: Caller
     ) -> tuple[Entry, Opened]:
-        node, opened = await self.files.create(self._node(parent), name, mode, flags, self._owner(caller))
+        node, opened = await self.files.create(
+            self._node(parent), name, mode, flags, self._owner(caller), caller.thread
+        )
         return self._found(node), opened
 
     async def read(self, handle: int, offset: int, size: int) -> bytes | bytearray | memoryview:

@@ -25,6 +25,7 @@ from volfs.commit.staging import Staging
 from volfs.core.versions import is_racy
 from volfs.errors import NotFound, VersionChanged
 from volfs.fs.locks import SharedLock
+from volfs.fs.retries import SecondTries
 from volfs.fs.tree import ROOT, Node, Tree
 from volfs.store.base import Owner, Stat, Store
 
@@ -86,6 +87,7 @@ class Volume:
     conflicts: int = 0
     errors: int = 0
     counters: Counter[str] = field(default_factory=Counter)
+    second_tries: SecondTries = field(default_factory=SecondTries)
 
     def __post_init__(self) -> None:
         self.tree.taken = self._taken
@@ -171,6 +173,13 @@ class Volume:
                 self.cache.forget(known.version)
             if node.lookups:
                 self.notifier.content(node.number)
+
+    def adopt(self, node: Node, st: Stat) -> None:
+        """Another object has the node's name, and nobody can tell: it is the node's from now on."""
+        known = node.stat
+        self.tree.identify(node, st)
+        node.stat = known
+        self.observe(node, st)
 
     def settle(self, node: Node, st: Stat, *, sets_mtime: bool = False) -> None:
         """`st` is the result of our own change of attributes: the content is the same, so pages stay.

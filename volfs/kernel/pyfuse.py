@@ -69,7 +69,7 @@ class Operations(pyfuse3.Operations):
     async def lookup(
         self, parent_inode: pyfuse3.InodeT, name: pyfuse3.FileNameT, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        return _attributes(await self.vfs.lookup(parent_inode, name))
+        return _attributes(await self.vfs.lookup(parent_inode, name, _caller(ctx)))
 
     async def forget(self, inode_list: Sequence[tuple[pyfuse3.InodeT, int]]) -> None:
         try:
@@ -85,7 +85,7 @@ class Operations(pyfuse3.Operations):
         mode: pyfuse3.ModeT,
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
-        return _attributes(await self.vfs.mkdir(parent_inode, name, mode, Caller(ctx.uid, ctx.gid)))
+        return _attributes(await self.vfs.mkdir(parent_inode, name, mode, _caller(ctx)))
 
     @_guarded
     async def mknod(
@@ -96,7 +96,7 @@ class Operations(pyfuse3.Operations):
         rdev: int,
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
-        return _attributes(await self.vfs.mknod(parent_inode, name, mode, rdev, Caller(ctx.uid, ctx.gid)))
+        return _attributes(await self.vfs.mknod(parent_inode, name, mode, rdev, _caller(ctx)))
 
     @_guarded
     async def symlink(
@@ -106,7 +106,7 @@ class Operations(pyfuse3.Operations):
         target: pyfuse3.FileNameT,
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
-        return _attributes(await self.vfs.symlink(parent_inode, name, target, Caller(ctx.uid, ctx.gid)))
+        return _attributes(await self.vfs.symlink(parent_inode, name, target, _caller(ctx)))
 
     @_guarded
     async def link(
@@ -215,7 +215,7 @@ class Operations(pyfuse3.Operations):
     async def open(
         self, inode: pyfuse3.InodeT, flags: pyfuse3.FlagT, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.FileInfo:
-        opened = await self.vfs.open(inode, flags)
+        opened = await self.vfs.open(inode, flags, _caller(ctx))
         return pyfuse3.FileInfo(fh=pyfuse3.FileHandleT(opened.handle), keep_cache=opened.keep_cache)
 
     @_guarded
@@ -227,7 +227,7 @@ class Operations(pyfuse3.Operations):
         flags: pyfuse3.FlagT,
         ctx: pyfuse3.RequestContext,
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
-        entry, opened = await self.vfs.create(parent_inode, name, mode, flags, Caller(ctx.uid, ctx.gid))
+        entry, opened = await self.vfs.create(parent_inode, name, mode, flags, _caller(ctx))
         info = pyfuse3.FileInfo(fh=pyfuse3.FileHandleT(opened.handle), keep_cache=opened.keep_cache)
         return info, _attributes(entry)
 
@@ -274,6 +274,10 @@ class Operations(pyfuse3.Operations):
         await self.vfs.fsyncdir(fh)
 
 
+def _caller(ctx: pyfuse3.RequestContext) -> Caller:
+    return Caller(ctx.uid, ctx.gid, ctx.pid)
+
+
 def _attributes(entry: Entry) -> pyfuse3.EntryAttributes:
     st = entry.stat
     out = pyfuse3.EntryAttributes()
@@ -308,7 +312,7 @@ class PyfuseSender:
 
 def options(source: bytes, *, allow_other: bool, read_only: bool) -> set[str]:
     """Mount options in libfuse's spelling. `source` is shown by mount and df."""
-    # libfuse splits at commas and takes backslashes as escapes, pyfuse3 passes ASCII only: percent-encode those.
+    # libfuse splits at commas and takes backslashes as escapes, pyfuse3 takes ASCII only.
     shown = quote(source, safe="/:+@=~ !()[]{}#&;'")
     chosen = {"default_permissions", f"fsname=volfs:{shown}", "subtype=volfs"}
     if allow_other:
