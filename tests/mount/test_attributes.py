@@ -65,7 +65,6 @@ def test_times_move_with_changes(area: Area) -> None:
     with path.open("a") as file:
         file.write("y")
     assert path.stat().st_mtime_ns >= before
-    assert area.here.stat().st_mtime_ns == MOMENT
     (area.here / "new").touch()
     assert area.here.stat().st_mtime_ns >= before
     assert time.time_ns() - 60_000_000_000 < path.stat().st_mtime_ns < time.time_ns() + 1_000_000_000
