@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import threading
@@ -209,21 +210,25 @@ def test_appends_from_two_mounts_are_never_lost(area: Area) -> None:
 
 def test_invalidation_does_not_wedge_readers(area: Area) -> None:
     """Fifty replacements under four busy readers: no call on another path waits long, nobody ends in D
-    state.
+    state, every read is whole. An open that two replacements overtake may get ESTALE, as on NFS: seldom.
     """
     versions = [os.urandom(8 << 20), os.urandom(8 << 20)]
     (area.back / "big").write_bytes(versions[0])
     (area.here / "other").write_text("o")
-    stop, worst, failures = threading.Event(), [0.0], []
+    stop, worst, failures, overtaken, whole = threading.Event(), [0.0], [], [], []
 
     def read() -> None:
         while not stop.is_set():
-            with (area.here / "big").open("rb", 0) as file:
+            try:
+                file = (area.here / "big").open("rb", 0)
+            except OSError as error:
+                overtaken.append(errno.errorcode[error.errno or 0])
+                continue
+            with file:
                 pieces = []
                 while piece := file.read(128 << 10):
                     pieces.append(piece)
-            if b"".join(pieces) not in versions:
-                failures.append(len(b"".join(pieces)))
+            (whole if b"".join(pieces) in versions else failures).append(len(b"".join(pieces)))
 
     def look() -> None:
         while not stop.is_set():
@@ -248,6 +253,8 @@ def test_invalidation_does_not_wedge_readers(area: Area) -> None:
 
     assert not any(thread.is_alive() for thread in threads), "a reader is wedged"
     assert failures == []
+    assert set(overtaken) <= {"ESTALE"}
+    assert len(overtaken) <= len(whole) // 20, "opens that were overtaken twice"
     assert worst[0] < 3
     assert (area.here / "big").read_bytes() == versions[1]
 

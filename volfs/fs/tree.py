@@ -49,6 +49,7 @@ class Node:
         "children",
         "epoch",
         "file",
+        "found",
         "handles",
         "identity",
         "lookups",
@@ -74,6 +75,8 @@ class Node:
         self.epoch = 0
         #: When the store was last asked (monotonic seconds).
         self.checked_s = float("-inf")
+        #: The last lookup that found it: its ordinal, and the directory's number and name (see fs.retries).
+        self.found: tuple[int, tuple[int, bytes]] | None = None
         #: The kernel may hold pages of an older version.
         self.stale_pages = False
         #: The kernel may still resolve a name that others took away, while further ones are right.

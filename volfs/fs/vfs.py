@@ -15,7 +15,7 @@ import errno
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from volfs.errors import StoreError
+from volfs.errors import NotFound, StoreError
 from volfs.fs.attributes import Attributes
 from volfs.fs.changes import Changes as Watched
 from volfs.fs.control import PREFIX, Control
@@ -79,8 +79,12 @@ class Vfs:
     # -- names -----------------------------------------------------------------
 
     async def lookup(self, parent: int, name: bytes, caller: Caller) -> Entry:
-        node = await self.names.find(self._node(parent), name)
-        self.volume.second_tries.looked_up(caller.thread, parent, name, node)
+        try:
+            node = await self.names.find(self._node(parent), name)
+        except NotFound:
+            self.volume.second_tries.missed(caller.thread)
+            raise
+        self.volume.second_tries.found(parent, name, node)
         return self._found(node)
 
     async def mkdir(self, parent: int, name: bytes, mode: int, caller: Caller) -> Entry:

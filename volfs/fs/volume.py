@@ -110,8 +110,10 @@ class Volume:
     async def look(self, node: Node, *, force: bool = False) -> Stat:
         """The node's attributes as of now.
 
-        VersionChanged (ESTALE) if another object, or none, has its name now and
-        nobody here has it open: the kernel then looks the path up again.
+        If another object, or none, has its name now, the kernel is told, and a
+        file answers what was last known of it, with no link left: the kernel
+        asks this on its way to an open, which is refused if need be (R1). For
+        anything else VersionChanged (ESTALE): the kernel looks the path up again.
         """
         while True:
             if node.file is not None and node.file.staged is not None:
@@ -139,7 +141,7 @@ class Volume:
     async def _look_orphan(self, node: Node) -> Stat:
         if node.file is not None and node.file.reader is not None:
             return replace(await node.file.reader.stat(), nlink=0)
-        if node.handles:
+        if node.handles or node.is_file:
             return replace(node.stat, nlink=0)
         raise VersionChanged("the file was removed or replaced")
 
