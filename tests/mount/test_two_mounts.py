@@ -363,3 +363,12 @@ def test_in_background_close_returns_before_the_commit(make_volume: object) -> N
         assert (volume.mountpoint / f"n{i}").read_text() == str(i)
     eventually(lambda: volume.status()["commit"]["waiting"] == 0, 20, "the queue is empty")
     assert sorted(int(p.read_text()) for p in volume.backing.glob("n*")) == list(range(300))
+
+
+@pytest.mark.modes("local", "cached")
+def test_shell_redirection_is_committed_when_the_shell_returns(area: Area) -> None:
+    """A shell duplicates the descriptor and closes one before anything is written: the last close commits."""
+    subprocess.run(
+        ["sh", "-c", 'head -c 3000000 /dev/zero > "$0"', str(area.here / "f")], check=True, timeout=20
+    )
+    assert (area.back / "f").stat().st_size == 3_000_000

@@ -42,7 +42,8 @@ class Handle:
     flags: int
     cursor: Readahead
     emptied: bool = False  # it took bytes away by O_TRUNC, and has not written yet
-    flushed: bool = False
+    wrote: bool = False
+    flushed: bool = False  # after a write
     shared: bool = False  # its descriptor was duplicated: it wrote after a flush
 
     @property
@@ -215,7 +216,7 @@ class Files:
                     self._volume.notifier.content(handle.node.number)
             else:
                 await file.write(offset, data)
-        handle.emptied = False
+        handle.wrote, handle.emptied = True, False
         if handle.flushed:
             handle.shared = True
         return len(data)
@@ -241,10 +242,11 @@ class Files:
         """One of the descriptors was closed; whether it was the last, FUSE does not tell."""
         handle = self.get(number)
         file = handle.file
-        first, handle.flushed = not handle.flushed, True
+        handle.flushed = handle.wrote
         if not handle.writes or file.staged is None or file.writers > 1 or not handle.node.names:
             return
-        if handle.emptied and first:
+        if handle.emptied:
+            handle.emptied = False
             # A shell opens, duplicates and closes before it writes: publishing the emptied file now would
             # show others an empty one. The next flush, or the release, commits.
             return
