@@ -18,10 +18,11 @@ from dataclasses import dataclass
 
 import structlog
 
+from volfs.commit.checksums import BlockSums
 from volfs.commit.staging import StagedFile, Staging
 from volfs.core.versions import Version
 from volfs.errors import NotFound
-from volfs.store.base import Observer, Stat, Store
+from volfs.store.base import Stat, Store
 
 __all__ = ["Published", "conflict_name", "publish"]
 
@@ -32,11 +33,15 @@ _NAME_MAX = 255
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a commit did. `renamed`: the staged file itself is the store's file now."""
+    """What a commit did. `renamed`: the staged file itself is the store's file now.
+
+    `sums`: checksums by block of a file that was copied, if they were asked for.
+    """
 
     stat: Stat
     conflict: bytes | None
     renamed: bool
+    sums: list[int] | None = None
 
 
 def conflict_name(path: bytes, host: str, when_s: float, attempt: int = 0) -> bytes:
@@ -57,13 +62,15 @@ async def publish(
     base: Version | None,
     *,
     durable: bool,
-    observe: Observer | None = None,
+    checksums: bool = False,
 ) -> Published:
     """Commit `staged` to `path`. `base` None: it replaces whatever is there.
 
     If the file at `path` is no longer `base`, ours goes beside it (W7). If it is
     gone, ours takes its place: a delete does not outweigh bytes.
     """
+    blocks = BlockSums() if checksums else None
+    observe = blocks.update if blocks is not None else None
     try:
         current: Stat | None = await store.stat(path)
     except NotFound:
@@ -74,12 +81,14 @@ async def publish(
         log.warning("conflict: the file changed in the store since it was opened here", kept_as=path)
         current = None
     if current is not None and current.is_file and current.nlink > 1:
-        return Published(await store.overwrite(staged.fd, path, observe), None, renamed=False)
+        st = await store.overwrite(staged.fd, path, observe)
+        return Published(st, None, renamed=False, sums=blocks.finish() if blocks is not None else None)
     name = staged.name if staging.in_store else None
     # An empty file (the name taken by an O_EXCL open, say) has no bytes that a power cut could cost.
     replaces = current is not None and current.size > 0
     st = await store.publish(staged.fd, name, path, durable=durable or replaces, observe=observe)
-    return Published(st, path if conflict else None, renamed=staging.in_store)
+    sums = blocks.finish() if blocks is not None else None
+    return Published(st, path if conflict else None, renamed=staging.in_store, sums=sums)
 
 
 async def _free_conflict_name(store: Store, path: bytes) -> bytes:

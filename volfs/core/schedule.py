@@ -31,6 +31,11 @@ class Activity:
     last_s: float
     written: int
 
+    def wrote(self, now_s: float, count: int) -> None:
+        """So many more bytes, now."""
+        self.last_s = now_s
+        self.written += count
+
 
 def due_while_open(now_s: float, activity: Activity, interval_s: float) -> bool:
     """Whether a file that stays open is committed now (promise W3)."""

@@ -29,7 +29,6 @@ from volfs.core.readahead import Readahead
 from volfs.core.schedule import Activity
 from volfs.core.versions import Version
 from volfs.errors import NotFound, VersionChanged, VolfsError
-from volfs.fs.checksums import BlockSums
 from volfs.fs.growth import COMPARE_BYTES, extends
 from volfs.fs.tree import Node
 from volfs.fs.volume import Volume
@@ -265,11 +264,8 @@ class File:
         """Content changed just now: it is not acknowledged any more, and the interval starts again."""
         now = trio.current_time()
         self.acknowledged = False
-        if self.activity is None:
-            self.activity = Activity(now, now, count)
-        else:
-            self.activity.last_s = now
-            self.activity.written += count
+        self.activity = self.activity or Activity(now, now, 0)
+        self.activity.wrote(now, count)
 
     def acknowledge(self) -> None:
         """The application is told that its bytes are safe: a crash must not lose them."""
@@ -302,41 +298,45 @@ class File:
             if path is None:
                 return  # unlinked: nothing is committed
             try:
-                done, sums = await self._publish(staged, path, durable)
+                done = await self._publish(staged, path, durable)
             except NotFound:
                 await volume.remake_directories(node)
-                done, sums = await self._publish(staged, path, durable)
+                done = await self._publish(staged, path, durable)
             # no await from here: the store has it, now all that we know must say so
-            self._committed(staged, done)
+            recorded = self._committed(staged, done)
         if done.renamed:
             pass  # the reader goes on with the same descriptor
-        elif done.conflict is not None or sums is None:
+        elif done.conflict is not None or done.sums is None or not recorded:
             staged.discard()
+            if not recorded:
+                volume.journal.remove(staged.name)  # there is room for it now
             await self._reopen(done.conflict or path)
         else:
-            await self._adopt(staged, done.stat, sums)
+            await self._adopt(staged, done.stat, done.sums)
         if durable:
             await volume.store.sync_directory(path.rpartition(b"/")[0])
 
-    async def _publish(
-        self, staged: StagedFile, path: bytes, durable: bool
-    ) -> tuple[Published, BlockSums | None]:
-        volume = self._volume
-        assert volume.staging is not None
-        sums = BlockSums() if volume.cache is not None else None
-        observe = sums.update if sums is not None else None
-        done = await publish(
-            volume.store, volume.staging, staged, path, self.base, durable=durable, observe=observe
+    async def _publish(self, staged: StagedFile, path: bytes, durable: bool) -> Published:
+        v = self._volume
+        assert v.staging is not None
+        checksums = v.cache is not None
+        return await publish(
+            v.store, v.staging, staged, path, self.base, durable=durable, checksums=checksums
         )
-        return done, sums
 
-    def _committed(self, staged: StagedFile, done: Published) -> None:
+    def _committed(self, staged: StagedFile, done: Published) -> bool:
+        """Say so everywhere. False if the journal's disk is too full for it: the row is still there."""
         volume, node = self._volume, self.node
         self.staged = None
         self.activity = None
         self.committed_s = trio.current_time()
         volume.counters["committed"] += 1
-        volume.journal.remove(staged.name)
+        try:
+            volume.journal.remove(staged.name)
+            recorded = True
+        except VolfsError as error:
+            log.warning("committed, but the journal cannot say so", error=str(error))
+            recorded = False
         volume.queue.remove(node.number)
         for parent, _ in node.names:
             parent.touched_ns = 0
@@ -347,19 +347,20 @@ class File:
             volume.conflicts += 1
             if node.names:
                 volume.lost(node)
-            return
+            return recorded
         volume.tree.identify(node, done.stat)
         node.epoch += 1
         node.checked_s = trio.current_time()
+        return recorded
 
-    async def _adopt(self, staged: StagedFile, st: Stat, sums: BlockSums) -> None:
+    async def _adopt(self, staged: StagedFile, st: Stat, sums: list[int]) -> None:
         """The staged file becomes the cache file of the version that it was committed as."""
         volume = self._volume
         assert volume.cache is not None and volume.staging_path is not None
         if self._volume.racy(st):
             staged.discard()
         else:
-            await volume.cache.adopt(st.version, st.size, volume.staging_path / staged.name, sums.finish())
+            await volume.cache.adopt(st.version, st.size, volume.staging_path / staged.name, sums)
             staged.close()
 
     async def _reopen(self, path: bytes) -> None:
