@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.mount import mounts
-from tests.mount.volume import MODES, PLAIN, Volume
+from tests.mount.volume import MODES, PLAIN, Volume, is_staged
 from tests.mount.watchdog import Watchdog
 
 #: Longer than pytest-timeout waits: the test is interrupted first, and freed if it hangs where no signal
@@ -82,7 +82,7 @@ def watchdog(volumes_base: Path) -> Iterator[Watchdog]:
             mounts.abort(point)
             mounts.detach(point)
         for pattern in ("*/backing/.volfs/**/*", "*/cache-*/staging/**/*"):
-            left += [f"staged {p}" for p in volumes_base.glob(pattern) if not p.is_dir()]
+            left += [f"staged {p}" for p in volumes_base.glob(pattern) if is_staged(p)]
         assert left == [], "the session left something behind"
 
 

@@ -40,6 +40,10 @@ SETTINGS: Final = {
     "commit_interval": "commit_interval_s",
     "freshness": "freshness_s",
     "poll_interval": "poll_interval_s",
+    "store_timeout": "store_timeout_s",
+    "stale_if_error": "stale_if_error_s",
+    "drain_timeout": "drain_timeout_s",
+    "durable_close": "durable_close",
     "read_only": "read_only",
     "allow_other": "allow_other",
     "foreground": "foreground",
@@ -127,6 +131,14 @@ class MountConfig(BaseModel):
     freshness_s: Annotated[Seconds, Field(ge=0, le=86400)] | None = None
     #: R2. The lower bound keeps a typing error from keeping the backing's server busy.
     poll_interval_s: Annotated[Seconds, Field(ge=0.1, le=86400)] = 5.0
+    #: B3: longer than a failover of a file server takes, shorter than the patience of who waits for a read.
+    store_timeout_s: Annotated[Seconds, Field(ge=0.1, le=86400)] = 30.0
+    #: B3: 0: what cannot be asked is an error, so that nobody reads old bytes unless they said so.
+    stale_if_error_s: Annotated[Seconds, Field(ge=0, le=30 * 86400)] = 0.0
+    #: B4: within Kubernetes' grace period of 30 s, with room for the unmount.
+    drain_timeout_s: Annotated[Seconds, Field(ge=0, le=86400)] = 20.0
+    #: W5: whether close, too, survives a power cut.
+    durable_close: Switch = False
     read_only: Switch = False
     allow_other: Switch = False
     foreground: Switch = False
@@ -141,6 +153,10 @@ class MountConfig(BaseModel):
             f"--commit={self.commit}",
             f"--commit-interval={self.commit_interval_s!r}",
             f"--poll-interval={self.poll_interval_s!r}",
+            f"--store-timeout={self.store_timeout_s!r}",
+            f"--stale-if-error={self.stale_if_error_s!r}",
+            f"--drain-timeout={self.drain_timeout_s!r}",
+            "--durable-close" if self.durable_close else "--no-durable-close",
             "--read-only" if self.read_only else "--no-read-only",
             "--allow-other" if self.allow_other else "--no-allow-other",
             f"--log-level={self.log_level}",

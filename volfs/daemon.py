@@ -3,6 +3,9 @@
     run
     └── services            supervised: an exception is logged, counted, and the task starts again
         ├── queue           commits that wait
+        ├── recovery        what an earlier daemon left and could not be committed at once
+        ├── sweep           copies that mounts which are gone left in the store; our own heartbeat
+        ├── commits         a task each, where the store may hang
         ├── cache           index writes, eviction, fetch-ahead (only with a cache)
         ├── watcher         inotify events (only where the store is local)
         ├── clock           commits of files that stay open; looks at open files
@@ -12,7 +15,7 @@
             └── announce    says `ready` once the mount answers
 
 Shutdown, whatever asks for it: notifications stop, the queue drains within
-DRAIN_S, requests stop, the mount is taken away, services end. What is left stays
+the drain timeout, requests stop, the mount is taken away, services end. What is left stays
 in the journal and the exit code says so. After a crash of this process nothing
 is unmounted: an empty directory in its place would be taken for deleted files.
 """
@@ -37,7 +40,7 @@ import volfs
 from volfs.cache.fill import Cache
 from volfs.commit.journal import Journal
 from volfs.commit.queue import CommitQueue
-from volfs.commit.recover import Recovery, recover
+from volfs.commit.recover import Recovery
 from volfs.commit.staging import Staging
 from volfs.config import MountConfig
 from volfs.errors import SetupError
@@ -47,7 +50,9 @@ from volfs.fs.volume import Policy, Volume
 from volfs.kernel.notify import KernelNotifier
 from volfs.kernel.pyfuse import Operations, PyfuseSender, options
 from volfs.kernel.tuning import tune
+from volfs.store.base import Store
 from volfs.store.directory import DirectoryStore
+from volfs.store.retry import RetryingStore
 from volfs.watch.inotify import InotifyWatcher
 
 __all__ = ["EXIT_LEFT_IN_JOURNAL", "run"]
@@ -57,8 +62,8 @@ log = structlog.get_logger(__name__)
 #: The mount is gone, and something that was written stays in the journal for the next one.
 EXIT_LEFT_IN_JOURNAL = 3
 
-#: Within Kubernetes' grace period of 30 s, with room for the unmount.
-DRAIN_S = 20.0
+#: What an earlier daemon left is committed before the mount serves, if it does not take longer than this.
+_REPLAY_S = 10.0
 
 #: Requests at once. Each is a task; more than the kernel ever sends at its usual limits.
 _REQUESTS_AT_ONCE = 256
@@ -119,12 +124,18 @@ class _Daemon:
     def __init__(self, config: MountConfig, ready: Callable[[], None]) -> None:
         self._config = config
         self._ready = ready
-        self._store = DirectoryStore(config.backing)
-        self._cached = config.cache == "on" or (config.cache == "auto" and not self._store.local)
+        self._directory = DirectoryStore(config.backing)
+        local = self._directory.local
+        # A local disk that hangs hangs everybody, and its errors do not pass by themselves.
+        self._store: Store = (
+            self._directory if local else RetryingStore(self._directory, config.store_timeout_s)
+        )
+        self._cached = config.cache == "on" or (config.cache == "auto" and not local)
         self._notifier = KernelNotifier(PyfuseSender())
         self._tuned: dict[str, str] = {}
         self._mount_id = _mount_id(config.cache_dir)
         self._ending = False
+        self._recovery: Recovery | None = None
 
     # -- building --------------------------------------------------------------
 
@@ -137,18 +148,22 @@ class _Daemon:
             directory.mkdir(exist_ok=True)
             cache = Cache.open(directory, config.cache_bytes, _MEMORY_BYTES)
         staging, staging_path = self._open_staging()
-        recovery = Recovery()
         if staging is not None:
-            recovery = await recover(self._store, staging, journal)
+            self._recovery = Recovery(self._store, staging, journal)
+            await self._recovery.start(_REPLAY_S)
+        await self._store.capacity()  # known from now on, whatever becomes of the store
         policy = Policy(
             commit_at_close=config.commit == "close",
             commit_interval_s=config.commit_interval_s,
             freshness_s=self._freshness_s,
             poll_interval_s=config.poll_interval_s,
             read_only=config.read_only,
+            store_timeout_s=None if self._store.local else config.store_timeout_s,
+            stale_if_error_s=config.stale_if_error_s,
+            durable_close=config.durable_close,
             own_files=os.geteuid() == 0,
         )
-        watcher = InotifyWatcher(self._store.root) if self._store.local else None
+        watcher = InotifyWatcher(self._directory.root) if self._store.local else None
         queue = CommitQueue(self._commit)
 
         def released(node: Node) -> None:
@@ -167,8 +182,7 @@ class _Daemon:
             cache=cache,
             watcher=watcher,
         )
-        volume.counters.update(recovered=recovery.recovered, kept=recovery.kept)
-        volume.conflicts = recovery.conflicts
+        volume.recovery = self._recovery
         self._volume = volume
         self._vfs = Vfs(volume, self._about)
         volume.watch(volume.tree.root, b"")
@@ -185,7 +199,7 @@ class _Daemon:
         if cache is not None:
             cache.close()
         if not left and staging is not None:
-            self._store.remove_staging(self._mount_id)
+            self._directory.remove_staging()
         if watcher is not None:
             watcher.close()
         self._store.close()
@@ -203,7 +217,7 @@ class _Daemon:
     def _open_staging(self) -> tuple[Staging | None, Path | None]:
         if self._config.read_only:
             return None, None
-        in_store = self._store.open_staging(self._mount_id)
+        in_store = self._directory.open_staging(self._mount_id)
         if not self._cached:
             return Staging(in_store, in_store=True), None
         path = self._config.cache_dir / "staging"
@@ -226,7 +240,11 @@ class _Daemon:
         async with trio.open_nursery() as services:
             if cache is not None:
                 await services.start(cache.run)
+            self._volume.tasks = services
             services.start_soon(self._supervise, "queue", self._volume.queue.run)
+            if self._recovery is not None:
+                services.start_soon(self._supervise, "recovery", self._recovery.run)
+                services.start_soon(self._supervise, "sweep", self._directory.live)
             services.start_soon(self._supervise, "clock", self._clock)
             if watcher is not None:
                 services.start_soon(self._supervise, "watcher", self._watch)
@@ -290,7 +308,7 @@ class _Daemon:
                 pyfuse3.terminate()
 
     async def _drain(self) -> None:
-        with trio.move_on_after(DRAIN_S):
+        with trio.move_on_after(self._config.drain_timeout_s):
             await self._volume.queue.drain()
 
     # -- status ----------------------------------------------------------------

@@ -1,55 +1,17 @@
-"""One commit, and what an earlier daemon left: conflicts, names, recovery."""
+"""One commit: conflicts, names, links."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from volfs.commit.journal import Journal
-from volfs.commit.publish import conflict_name, publish
-from volfs.commit.recover import recover
-from volfs.commit.staging import StagedFile, Staging
-from volfs.store.directory import DirectoryStore
-
-
-@dataclass
-class Bench:
-    """A store with a place for staged files and a journal."""
-
-    root: Path
-    store: DirectoryStore
-    staging: Staging
-    journal: Journal
-
-    def stage(self, data: bytes) -> StagedFile:
-        """A staged file with these bytes."""
-        staged = self.staging.create()
-        os.write(staged.fd, data)
-        return staged
-
-
-@pytest.fixture(params=[True, False], ids=["rename", "copy"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    """Staged files in the store (a commit is a rename) and outside of it (a commit is a copy)."""
-    root = tmp_path / "backing"
-    root.mkdir()
-    store = DirectoryStore(root)
-    directory = store.open_staging("me")
-    if not request.param:
-        (tmp_path / "staging").mkdir()
-        directory = os.open(tmp_path / "staging", os.O_RDONLY)
-    journal = Journal(tmp_path / "journal")
-    yield Bench(root, store, Staging(directory, in_store=request.param), journal)
-    journal.close()
-    if not request.param:
-        os.close(directory)
-    store.close()
+from tests.commit.conftest import Bench
+from volfs.commit.publish import Commit, conflict_name, publish
+from volfs.errors import NotFound
+from volfs.store.base import Stat
 
 
 async def test_a_changed_file_is_not_overwritten(bench: Bench) -> None:
@@ -114,40 +76,61 @@ def test_conflict_names_are_names(name: bytes, host: str, attempt: int) -> None:
     assert b".conflict-" in last
 
 
-async def test_acknowledged_bytes_are_committed_at_the_next_mount(bench: Bench) -> None:
-    """W6: a closed row is replayed, an open one kept, a staged file without a row deleted."""
-    closed, unfinished, orphan = bench.stage(b"closed"), bench.stage(b"open"), bench.stage(b"no row")
-    for name, staged in ((b"c", closed), (b"o", unfinished)):
-        bench.journal.add(staged.name, name, None, 0, staged.stat().number)
-    bench.journal.close_file(closed.name)
-    for staged in (closed, unfinished, orphan):
-        staged.close()
-    result = await recover(bench.store, bench.staging, bench.journal)
-    assert (result.recovered, result.kept, result.lost) == (1, 1, 0)
-    assert (bench.root / "c").read_bytes() == b"closed"
-    assert not (bench.root / "o").exists()
-    assert [entry.path for entry in bench.journal.entries()] == [b"o"]
-    assert bench.staging.names() == [unfinished.name]
+@pytest.mark.parametrize("how", ["replaced", "in place", "deleted"])
+async def test_a_change_between_look_and_rename_is_not_overwritten(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """W7 has no window: what others do after we looked is seen by the rename."""
+    file = bench.root / "f"
+    file.write_bytes(b"base")
+    base = bench.version("f")
+    staged = bench.stage(b"ours")
+    original, done = bench.store.stat, False
 
+    async def stat(path: bytes) -> Stat:
+        nonlocal done
+        found = await original(path)
+        if path == b"f" and not done:
+            done = True
+            if how == "replaced":
+                (bench.root / "fresh").write_bytes(b"theirs")
+                (bench.root / "fresh").rename(file)
+            elif how == "in place":
+                file.write_bytes(b"theirs")
+            else:
+                file.unlink()
+        return found
 
-async def test_a_crash_after_the_rename_is_recognized(bench: Bench) -> None:
-    """The staged file is the store's file already: the row goes, nothing is called lost."""
-    staged = bench.stage(b"done")
-    bench.journal.add(staged.name, b"f", None, 0, staged.stat().number)
-    bench.journal.close_file(staged.name)
-    # However it came there: the file at the path is the staged one.
-    os.rename(staged.name, bench.root / "f", src_dir_fd=bench.staging.directory)
+    monkeypatch.setattr(bench.store, "stat", stat)
+    published = await publish(bench.store, bench.staging, staged, b"f", base, durable=False)
     staged.close()
-    result = await recover(bench.store, bench.staging, bench.journal)
-    assert (result.recovered, result.lost) == (0, 0)
-    assert bench.journal.entries() == []
-    assert (bench.root / "f").read_bytes() == b"done"
+    if how == "deleted":
+        assert published.conflict is None
+        assert file.read_bytes() == b"ours"
+    else:
+        assert published.conflict is not None
+        assert file.read_bytes() == b"theirs"
+        assert (bench.root / os.fsdecode(published.conflict)).read_bytes() == b"ours"
 
 
-async def test_lost_bytes_are_reported(bench: Bench) -> None:
-    """A staged file that vanished is counted as lost, and no empty file takes its place."""
-    bench.journal.add("0" * 32, b"f", None, 0, 1)
-    bench.journal.close_file("0" * 32)
-    result = await recover(bench.store, bench.staging, bench.journal)
-    assert result.lost == 1
-    assert not (bench.root / "f").exists()
+async def test_a_commit_that_fails_leaves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is as it was, the bytes stay staged, and the next attempt succeeds."""
+    staged = bench.stage(b"ours")
+    with pytest.raises(NotFound):
+        await publish(bench.store, bench.staging, staged, b"missing/f", None, durable=False)
+    assert os.listdir(bench.store.staging) == ([staged.name] if bench.staging.in_store else [])
+    await publish(bench.store, bench.staging, staged, b"f", None, durable=False)
+    staged.close()
+    assert (bench.root / "f").read_bytes() == b"ours"
+
+
+async def test_the_row_says_so_before_the_name_changes(bench: Bench) -> None:
+    """After a crash in between, a missing staged file means that it was shown."""
+    seen: list[list[str]] = []
+    staged = bench.stage(b"ours")
+    commit = Commit(bench.store, bench.staging, staged, showing=lambda: seen.append(os.listdir(bench.root)))
+    await commit.bring(durable=False)
+    await commit.show(b"f", None)
+    staged.close()
+    assert seen == [[".volfs"]]
+    assert (bench.root / "f").exists()

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from volfs.core.versions import Version
-from volfs.errors import AlreadyExists, NotFound, StoreError
-from volfs.store.base import Changes, Owner, Stat, Store
+from volfs.errors import AlreadyExists, NotFound, StoreError, VersionChanged
+from volfs.store.base import Changes, Expected, Owner, Stat, Store
 
 NOBODY = Owner(None, None)
 
@@ -33,9 +33,14 @@ async def publish(store: Store, directory: Path, path: bytes, data: bytes, *, du
     """Commit `data` to `path` by copy."""
     fd = staged_file(directory, data)
     try:
-        return await store.publish(fd, None, path, durable=durable, observe=None)
+        upload = await store.upload(fd, None, durable=durable, observe=None)
     finally:
         os.close(fd)
+    try:
+        return await upload.show(path, Expected.ANYTHING)
+    except StoreError:
+        await upload.discard()
+        raise
 
 
 async def content(store: Store, path: bytes) -> bytes:
@@ -83,7 +88,8 @@ class StoreContract:
         data = os.urandom((2 << 20) + 17)
         seen = bytearray()
         fd = staged_file(tmp_path, data)
-        await store.publish(fd, None, b"big", durable=True, observe=lambda piece: seen.extend(piece))
+        upload = await store.upload(fd, None, durable=True, observe=lambda piece: seen.extend(piece))
+        await upload.show(b"big", Expected.ANYTHING)
         os.close(fd)
         assert bytes(seen) == data
 
@@ -104,6 +110,48 @@ class StoreContract:
         assert first.version != second.version
         assert first.identity != second.identity
 
+    @pytest.mark.parametrize("theirs", [b"theirs", b"base, longer", None])
+    async def test_a_version_takes_the_place_of_what_it_expects_or_of_nothing(
+        self, store: Store, tmp_path: Path, theirs: bytes | None
+    ) -> None:
+        """W7: an upload that finds another version, or none, changes nothing and can be shown elsewhere."""
+        base = (await publish(store, tmp_path, b"f", b"base")).version
+        fd = staged_file(tmp_path, b"ours")
+        upload = await store.upload(fd, None, durable=False, observe=None)
+        os.close(fd)
+        if theirs is None:
+            await store.unlink(b"f")
+        else:
+            await publish(store, tmp_path, b"f", theirs)
+        with pytest.raises(VersionChanged):
+            await upload.show(b"f", base)
+        assert await names(store, b"") == ([b"f"] if theirs is not None else [])
+        await upload.show(b"g", Expected.NOTHING)
+        assert await content(store, b"g") == b"ours"
+        if theirs is not None:
+            assert await content(store, b"f") == theirs
+
+    async def test_the_expected_version_is_replaced(self, store: Store, tmp_path: Path) -> None:
+        """The other side of it; and nothing is left of what was replaced."""
+        base = (await publish(store, tmp_path, b"f", b"base")).version
+        fd = staged_file(tmp_path, b"ours")
+        st = await (await store.upload(fd, None, durable=False, observe=None)).show(b"f", base)
+        os.close(fd)
+        assert st.nlink == 1
+        assert st.version == (await store.stat(b"f")).version
+        assert await content(store, b"f") == b"ours"
+
+    async def test_a_new_name_has_one_winner(self, store: Store, tmp_path: Path) -> None:
+        """Shown where nothing was expected and something is: refused, and the other one is whole."""
+        await publish(store, tmp_path, b"f", b"theirs")
+        fd = staged_file(tmp_path, b"ours")
+        upload = await store.upload(fd, None, durable=False, observe=None)
+        os.close(fd)
+        with pytest.raises(VersionChanged):
+            await upload.show(b"f", Expected.NOTHING)
+        await upload.discard()
+        assert await content(store, b"f") == b"theirs"
+
     async def test_overwrite_keeps_every_name_on_one_object(self, store: Store, tmp_path: Path) -> None:
         """In place: a second name sees the new bytes, and a shorter content ends where it should."""
         await publish(store, tmp_path, b"f", b"long content")
@@ -119,7 +167,7 @@ class StoreContract:
         fd = staged_file(tmp_path, b"x")
         os.fchmod(fd, 0o751)
         os.utime(fd, ns=(1_000_000_007, 2_000_000_009))
-        st = await store.publish(fd, None, b"f", durable=False, observe=None)
+        st = await (await store.upload(fd, None, durable=False, observe=None)).show(b"f", Expected.ANYTHING)
         os.close(fd)
         assert (stat.S_IMODE(st.mode), st.mtime_ns) == (0o751, 2_000_000_009)
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from tests.mount import mounts
 
-__all__ = ["MODES", "PLAIN", "REPOSITORY", "Volume", "eventually"]
+__all__ = ["MODES", "PLAIN", "REPOSITORY", "Volume", "eventually", "is_staged"]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLAIN = os.environ.get("VOLFS_TEST_TARGET") == "plain"
@@ -63,6 +63,11 @@ def eventually(
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {within:g} s: {what or condition}; last seen {value!r}")
         pause.wait(every)
+
+
+def is_staged(path: Path) -> bool:
+    """Whether a file under `.volfs` holds bytes, rather than showing that a mount lives."""
+    return not path.is_dir() and path.parent.name not in ("owners", "locks")
 
 
 @dataclass
@@ -213,7 +218,7 @@ class Volume:
 
     def leftovers(self) -> list[str]:
         """Staged files in the backing and in the cache directory."""
-        found = [p for p in (self.backing / ".volfs").rglob("*") if not p.is_dir()]
+        found = [p for p in (self.backing / ".volfs").rglob("*") if is_staged(p)]
         found += [p for p in (self.cache_dir / "staging").rglob("*") if not p.is_dir()]
         return sorted(str(p) for p in found)
 

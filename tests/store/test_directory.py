@@ -10,6 +10,7 @@ import pytest
 
 from tests.contracts.store import NOBODY, StoreContract, names, staged_file
 from volfs.errors import SetupError, StoreError
+from volfs.store.base import Expected
 from volfs.store.beneath import BENEATH_PATH_MAX, open_beneath
 from volfs.store.directory import DirectoryStore
 
@@ -22,7 +23,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DirectoryS
     opened = DirectoryStore(root, local=request.param)
     opened.open_staging("test")
     yield opened
-    opened.remove_staging("test")
+    opened.remove_staging()
     opened.close()
     assert not (root / ".volfs").exists(), "something was left in the staging directory"
 
@@ -33,10 +34,10 @@ class TestContract(StoreContract):
 
 async def test_commit_by_rename_keeps_the_staged_inode(store: DirectoryStore, tmp_path: Path) -> None:
     """A file that is staged in the store becomes the store's file without a copy."""
-    staging = store.open_staging("test")
+    staging = store.staging
     fd = os.open("s", os.O_RDWR | os.O_CREAT, 0o644, dir_fd=staging)
     os.write(fd, b"bytes")
-    st = await store.publish(fd, "s", b"f", durable=True, observe=None)
+    st = await (await store.upload(fd, "s", durable=True, observe=None)).show(b"f", Expected.ANYTHING)
     assert st.number == os.fstat(fd).st_ino
     assert (tmp_path / "backing/f").read_bytes() == b"bytes"
     os.close(fd)
@@ -51,7 +52,7 @@ async def test_a_failed_copy_leaves_nothing(store: DirectoryStore, tmp_path: Pat
         raise OSError(28, "No space left on device")
 
     with pytest.raises(StoreError) as raised:
-        await store.publish(fd, None, b"f", durable=False, observe=fail)
+        await store.upload(fd, None, durable=False, observe=fail)
     os.close(fd)
     assert raised.value.errno == 28
     assert (tmp_path / "backing/f").read_bytes() == b"old"

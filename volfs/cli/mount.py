@@ -51,6 +51,22 @@ _LOG_BYTES: Final = 10 << 20
 @click.option(
     "--poll-interval", metavar="S", help="How often to ask a backing that cannot notify. [default: 5]"
 )
+@click.option(
+    "--store-timeout", metavar="S", help="Fail a request that the backing leaves unanswered. [default: 30]"
+)
+@click.option(
+    "--stale-if-error",
+    metavar="S",
+    help="While the backing fails, serve what was right so long ago. [default: 0]",
+)
+@click.option(
+    "--drain-timeout", metavar="S", help="How long commits may take when the daemon ends. [default: 20]"
+)
+@click.option(
+    "--durable-close/--no-durable-close",
+    default=None,
+    help="Make close() survive a power cut, as fsync does. [default: no]",
+)
 @click.option("--read-only/--no-read-only", default=None, help="Refuse changes. [default: no]")
 @click.option(
     "--allow-other/--no-allow-other",

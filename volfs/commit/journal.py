@@ -4,8 +4,8 @@ It does not hold bytes, and it does not decide what a row means after a crash
 (`recover` does).
 
 *Invariants:* a row exists before the first byte of its staged file is written,
-and is deleted only after the commit was done or the file has no name left to
-commit to. `path` follows renames, of the file and of directories above it.
+and is deleted only after the file was; so a staged file without a row means that
+a row was lost. `path` follows renames, of the file and of directories above it.
 
 *Concurrency:* used from the trio thread only; no statement waits for anything
 but the local disk. WAL without an fsync for each transaction: rows must survive
@@ -21,26 +21,46 @@ import sqlite3
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from volfs.commit.salvage import set_aside, torn_tail
 from volfs.core.versions import Version
 from volfs.errors import StoreError
+from volfs.telemetry import get_logger
 
 __all__ = ["Entry", "Journal", "State"]
 
-_FORMAT = 1
+log = get_logger(__name__)
+
+_FORMAT = 2
 
 _SCHEMA = """
 -- One staged file. The table is the record of what this mount owes the store.
 CREATE TABLE staged (
-    name     TEXT PRIMARY KEY,  -- of the file in the staging directory
-    path     BLOB NOT NULL,     -- where it belongs in the volume, as of the last rename
-    base     BLOB,              -- version that it was made from; NULL: it replaces whatever is there
-    existing INTEGER NOT NULL,  -- bytes taken over from the base: an append starts there
-    state    TEXT NOT NULL,     -- 'open': not acknowledged; 'closed': acknowledged, must be committed
-    number   INTEGER NOT NULL,  -- inode of the staged file: how a rename into the store is recognized
-    created  REAL NOT NULL      -- seconds since the epoch
+    name      TEXT PRIMARY KEY,  -- of the file in the staging directory
+    path      BLOB NOT NULL,     -- where it belongs in the volume, as of the last rename; '': not known
+    base      BLOB,              -- version that it was made from; NULL: it replaces whatever is there
+    existing  INTEGER NOT NULL,  -- bytes taken over from the base: an append starts there
+    rewritten INTEGER NOT NULL,  -- 1: something below `existing` was written or cut, so it is no append
+    state     TEXT NOT NULL,     -- 'open': not acknowledged; 'closed': acknowledged, must be committed;
+                                 -- 'kept': of an earlier daemon, offered to the user;
+                                 -- 'gone': it has no name any more, and goes with its last handle
+    showing   INTEGER NOT NULL,  -- 1: a commit is about to give the file its name, or has just done so
+    number    INTEGER NOT NULL,  -- inode of the staged file: how a rename into the store is recognized
+    created   REAL NOT NULL      -- seconds since the epoch
 ) WITHOUT ROWID;
 """
+
+#: What a daemon of format 1 left counts as no append: it did not note what was rewritten.
+_FROM_1 = """
+BEGIN;
+ALTER TABLE staged ADD COLUMN rewritten INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE staged ADD COLUMN showing INTEGER NOT NULL DEFAULT 0;
+PRAGMA user_version=2;
+COMMIT;
+"""
+
+_COLUMNS = "name, path, base, existing, rewritten, state, showing, number, created"
 
 
 class State(enum.Enum):
@@ -48,6 +68,8 @@ class State(enum.Enum):
 
     OPEN = "open"
     CLOSED = "closed"
+    KEPT = "kept"
+    GONE = "gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +80,62 @@ class Entry:
     path: bytes
     base: Version | None
     existing: int
+    rewritten: bool
     state: State
+    showing: bool
     number: int
     created: float
 
+    @property
+    def is_append(self) -> bool:
+        """Whether it is its base with more at the end, so that it may be committed unacknowledged (W6)."""
+        return self.base is not None and self.existing > 0 and not self.rewritten
+
 
 class Journal:
-    """The table, and the ways that it changes. StoreError: ENOSPC if the local disk is full, else EIO."""
+    """The table, and the ways that it changes. StoreError: ENOSPC if the local disk is full, else EIO.
+
+    `damaged`: the file was torn or no journal; what could be read is here, and the old one lies beside it.
+    """
 
     def __init__(self, file: Path) -> None:
+        self.damaged = torn_tail(file)
+        if self.damaged:
+            log.error("the journal's last record is torn: it is lost, the others are here", path=str(file))
+        try:
+            self._open(file)
+        except sqlite3.DatabaseError as error:
+            if not _is_damage(error):
+                raise
+            log.error(
+                "the journal is damaged; going on with what can be read", path=str(file), error=str(error)
+            )
+            self.damaged = True
+            rows = set_aside(file, _COLUMNS)
+            self._open(file)
+            for row in rows:
+                self._execute(
+                    f"INSERT OR IGNORE INTO staged ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row
+                )
+
+    def _open(self, file: Path) -> None:
         self._db = sqlite3.connect(file, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=OFF")
-        (found,) = self._db.execute("PRAGMA user_version").fetchone()
-        if found == 0:
-            self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={_FORMAT}; COMMIT;")
-        elif found != _FORMAT:
-            raise sqlite3.DatabaseError(f"journal format {found}, this volfs knows {_FORMAT}")
+        try:
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=OFF")
+            (found,) = self._db.execute("PRAGMA user_version").fetchone()
+            if found == 0:
+                self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={_FORMAT}; COMMIT;")
+            elif found == 1:
+                self._db.executescript(_FROM_1)
+            elif found != _FORMAT:
+                raise sqlite3.DatabaseError(f"journal format {found}, this volfs knows {_FORMAT}")
+            (verdict,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict != "ok":
+                raise sqlite3.DatabaseError(f"damaged: {verdict}")
+        except BaseException:
+            self._db.close()
+            raise
 
     def _execute(self, statement: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
         try:
@@ -86,19 +147,46 @@ class Journal:
                 errno=errno.ENOSPC if full else errno.EIO,
             ) from error
 
-    def add(self, name: str, path: bytes, base: Version | None, existing: int, number: int) -> None:
+    def add(
+        self,
+        name: str,
+        path: bytes,
+        base: Version | None,
+        existing: int,
+        number: int,
+        state: State = State.OPEN,
+    ) -> None:
         self._execute(
-            "INSERT INTO staged VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (name, path, base, existing, State.OPEN.value, number, time.time()),
+            f"INSERT INTO staged ({_COLUMNS}) VALUES (?, ?, ?, ?, 0, ?, 0, ?, ?)",
+            (name, path, base, existing, state.value, number, time.time()),
         )
 
     def rebase(self, name: str, base: Version | None) -> None:
         """Our own change of attributes or name gave the base a new version."""
         self._execute("UPDATE staged SET base = ? WHERE name = ?", (base, name))
 
+    def rewrote(self, name: str) -> None:
+        """Something of what was taken over from the base is about to change."""
+        self._execute("UPDATE staged SET rewritten = 1 WHERE name = ?", (name,))
+
+    def showing(self, name: str) -> None:
+        """A commit is about to give the staged file its name in the store: from here on it may be there."""
+        self._execute("UPDATE staged SET showing = 1 WHERE name = ?", (name,))
+
     def close_file(self, name: str) -> None:
         """The application was told that its bytes are safe."""
-        self._execute("UPDATE staged SET state = ? WHERE name = ?", (State.CLOSED.value, name))
+        self._set_state(name, State.CLOSED)
+
+    def keep(self, name: str) -> None:
+        """No application stands behind it any more, and it was not acknowledged: the user decides."""
+        self._set_state(name, State.KEPT)
+
+    def drop_name(self, name: str) -> None:
+        """Its last name was taken away: nothing is left to commit to."""
+        self._set_state(name, State.GONE)
+
+    def _set_state(self, name: str, state: State) -> None:
+        self._execute("UPDATE staged SET state = ? WHERE name = ?", (state.value, name))
 
     def move(self, name: str, path: bytes) -> None:
         self._execute("UPDATE staged SET path = ? WHERE name = ?", (path, name))
@@ -115,15 +203,36 @@ class Journal:
 
     def entries(self) -> list[Entry]:
         """All rows, oldest first."""
-        rows = self._execute(
-            "SELECT name, path, base, existing, state, number, created FROM staged ORDER BY created, name"
-        )
-        return [
-            Entry(
-                name, path, None if base is None else Version(base), existing, State(state), number, created
-            )
-            for name, path, base, existing, state, number, created in rows
-        ]
+        rows = self._execute(f"SELECT {_COLUMNS} FROM staged ORDER BY created, name")
+        return [_entry(row) for row in rows]
+
+    def entry(self, name: str) -> Entry | None:
+        """One row, as it is now."""
+        row = self._execute(f"SELECT {_COLUMNS} FROM staged WHERE name = ?", (name,)).fetchone()
+        return None if row is None else _entry(row)
 
     def close(self) -> None:
         self._db.close()
+
+
+def _entry(row: tuple[Any, ...]) -> Entry:
+    name, path, base, existing, rewritten, state, showing, number, created = row
+    return Entry(
+        name=name,
+        path=path,
+        base=None if base is None else Version(base),
+        existing=existing,
+        rewritten=bool(rewritten),
+        state=State(state),
+        showing=bool(showing),
+        number=number,
+        created=created,
+    )
+
+
+def _is_damage(error: sqlite3.DatabaseError) -> bool:
+    """A full, read-only or failing disk says nothing about the journal; neither does a later format."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return str(error).startswith("damaged")
+    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)

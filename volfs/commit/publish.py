@@ -3,8 +3,9 @@
 The order, for a store of files (after restic's "Read and Write Ordering"):
   1. the journal row exists before the first staged byte;
   2. bytes are durable before the name shows them, where they replace a file or fsync asked;
-  3. the name changes atomically;
-  4. the journal row goes last.
+  3. the row says that the name may show them from now on;
+  4. the name changes atomically;
+  5. the journal row goes last.
 A crash between any two leaves the old file or the new one, and a row that says which bytes are owed.
 
 It decides about conflicts (W7) and does not know inodes, handles or the kernel.
@@ -14,17 +15,20 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
+import trio
 
+from volfs import crash
 from volfs.commit.checksums import BlockSums
 from volfs.commit.staging import StagedFile, Staging
 from volfs.core.versions import Version
-from volfs.errors import NotFound
-from volfs.store.base import Stat, Store
+from volfs.errors import NotFound, StoreError, VersionChanged
+from volfs.store.base import Expected, Stat, Store, Upload
 
-__all__ = ["Published", "conflict_name", "publish"]
+__all__ = ["Commit", "Published", "conflict_name", "publish"]
 
 log = structlog.get_logger(__name__)
 
@@ -54,6 +58,123 @@ def conflict_name(path: bytes, host: str, when_s: float, attempt: int = 0) -> by
     return directory + slash + name[: _NAME_MAX - len(suffix)] + suffix
 
 
+class Commit:
+    """One commit in two steps: the long one, `bring`, holds up nobody; the short one, `show`, needs the path
+    to stay what it is. An error leaves the store as it was; `give_up` then takes away what was brought.
+
+    `showing` is called right before a name may change, and says so in the journal;
+    `moved` with each sign of life of the store, also from threads.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        staging: Staging,
+        staged: StagedFile,
+        *,
+        checksums: bool = False,
+        showing: Callable[[], None] = lambda: None,
+        moved: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store = store
+        self._staging = staging
+        self._staged = staged
+        self._blocks = BlockSums() if checksums else None
+        self._showing = showing
+        self._moved = moved
+        self._upload: Upload | None = None
+        self._durable = False
+
+    async def bring(self, *, durable: bool) -> None:
+        """Bring the bytes into the store, under no name. `durable`: they survive a power cut, too."""
+        in_store = self._staging.in_store
+        name = self._staged.name if in_store else None
+        self._upload = await self._store.upload(
+            self._staged.fd, name, durable=durable, observe=None if in_store else self._observe
+        )
+        self._durable = durable or not in_store
+        self._moved()
+
+    def _observe(self, piece: memoryview) -> None:
+        self._moved()
+        if self._blocks is not None:
+            self._blocks.update(piece)
+
+    async def show(self, path: bytes, base: Version | None) -> Published:
+        """Give them their name. `base` None: they replace whatever is there.
+
+        If the file at `path` is no longer `base`, ours goes beside it (W7). If it is
+        gone, ours takes its place: a delete does not outweigh bytes.
+        """
+        assert self._upload is not None
+        while True:
+            try:
+                current: Stat | None = await self._store.stat(path)
+            except NotFound:
+                current = None
+            expected: Version | Expected
+            if base is None:
+                expected = Expected.ANYTHING
+            elif current is None:
+                expected = Expected.NOTHING
+            elif current.version == base:
+                expected = base
+            else:
+                return await self._show_beside(path)
+            if current is not None and current.is_file and current.nlink > 1:
+                return await self._overwrite(path)
+            # An empty file (the name taken by an O_EXCL open, say) has no bytes that a power cut could cost.
+            if current is not None and current.size > 0 and not self._durable:
+                await self.bring(durable=True)
+            self._showing()
+            try:
+                st = await self._upload.show(path, expected)
+            except VersionChanged:
+                continue  # within the moment since we looked: look again
+            return self._shown(st, None)
+
+    async def _overwrite(self, path: bytes) -> Published:
+        """In place: a file with several names stays one (W11)."""
+        self._blocks = BlockSums() if self._blocks is not None else None
+        self._showing()
+        st = await self._store.overwrite(self._staged.fd, path, self._observe)
+        crash.point("commit.overwritten")
+        return Published(st, None, renamed=False, sums=self._sums())
+
+    async def _show_beside(self, path: bytes) -> Published:
+        assert self._upload is not None
+        now = time.time()
+        attempt = 0
+        while True:
+            name = conflict_name(path, socket.gethostname(), now, attempt)
+            self._showing()
+            try:
+                st = await self._upload.show(name, Expected.NOTHING)
+            except VersionChanged:
+                attempt += 1
+                continue
+            log.warning("conflict: the file changed in the store since it was opened here", kept_as=name)
+            return self._shown(st, name)
+
+    def _shown(self, st: Stat, conflict: bytes | None) -> Published:
+        crash.point("commit.shown")
+        self._upload = None
+        self._moved()
+        return Published(st, conflict, renamed=self._staging.in_store, sums=self._sums())
+
+    def _sums(self) -> list[int] | None:
+        return self._blocks.finish() if self._blocks is not None else None
+
+    async def give_up(self) -> None:
+        """Leave nothing of ours in the store but what was shown."""
+        upload, self._upload = self._upload, None
+        if upload is not None:
+            try:
+                await upload.discard()
+            except StoreError as error:
+                log.warning("a copy is left in the store until the next mount", error=str(error))
+
+
 async def publish(
     store: Store,
     staging: Staging,
@@ -62,42 +183,14 @@ async def publish(
     base: Version | None,
     *,
     durable: bool,
-    checksums: bool = False,
+    showing: Callable[[], None] = lambda: None,
 ) -> Published:
-    """Commit `staged` to `path`. `base` None: it replaces whatever is there.
-
-    If the file at `path` is no longer `base`, ours goes beside it (W7). If it is
-    gone, ours takes its place: a delete does not outweigh bytes.
-    """
-    blocks = BlockSums() if checksums else None
-    observe = blocks.update if blocks is not None else None
+    """Both steps of a commit, for who has no lock to take in between."""
+    commit = Commit(store, staging, staged, showing=showing)
     try:
-        current: Stat | None = await store.stat(path)
-    except NotFound:
-        current = None
-    conflict = current is not None and base is not None and current.version != base
-    if conflict:
-        path = await _free_conflict_name(store, path)
-        log.warning("conflict: the file changed in the store since it was opened here", kept_as=path)
-        current = None
-    if current is not None and current.is_file and current.nlink > 1:
-        st = await store.overwrite(staged.fd, path, observe)
-        return Published(st, None, renamed=False, sums=blocks.finish() if blocks is not None else None)
-    name = staged.name if staging.in_store else None
-    # An empty file (the name taken by an O_EXCL open, say) has no bytes that a power cut could cost.
-    replaces = current is not None and current.size > 0
-    st = await store.publish(staged.fd, name, path, durable=durable or replaces, observe=observe)
-    sums = blocks.finish() if blocks is not None else None
-    return Published(st, path if conflict else None, renamed=staging.in_store, sums=sums)
-
-
-async def _free_conflict_name(store: Store, path: bytes) -> bytes:
-    now = time.time()
-    attempt = 0
-    while True:
-        name = conflict_name(path, socket.gethostname(), now, attempt)
-        try:
-            await store.stat(name)
-        except NotFound:
-            return name
-        attempt += 1
+        await commit.bring(durable=durable)
+        return await commit.show(path, base)
+    except BaseException:
+        with trio.CancelScope(shield=True):
+            await commit.give_up()
+        raise

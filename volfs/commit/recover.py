@@ -1,89 +1,234 @@
 """What the journal of an earlier daemon owes the store: commit what was acknowledged, keep the rest.
 
-It runs once, before the mount serves, on rows that no node stands behind. It
-deletes nothing that a row names unless its bytes are in the store.
+It runs on rows that no node stands behind: once before the mount serves, and
+for what failed then, again and again. It deletes nothing that a row names unless
+its bytes are in the store or its name was taken away, and no file without a row.
+
+*Concurrency:* up to AT_ONCE rows at a time, a row by one task. The row is read
+anew before each try: a rename on the mount may have moved it.
 """
 
 from __future__ import annotations
 
+import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import structlog
+import trio
 
 from volfs.commit.journal import Entry, Journal, State
 from volfs.commit.publish import publish
-from volfs.commit.staging import Staging
-from volfs.errors import NotFound, StagedLost, VolfsError
-from volfs.store.base import Store
+from volfs.commit.staging import StagedFile, Staging
+from volfs.core.schedule import backoff_s
+from volfs.errors import AlreadyExists, NotFound, StagedLost, VolfsError
+from volfs.store.attributes import same_but_for_ctime
+from volfs.store.base import Owner, Stat, Store
 
-__all__ = ["Recovery", "recover"]
+__all__ = ["AT_ONCE", "Recovery", "make_directories"]
 
 log = structlog.get_logger(__name__)
+
+#: As the commit queue: a handful of round trips each.
+AT_ONCE = 16
+
+_PIECE = 1 << 20
 
 
 @dataclass(slots=True)
 class Recovery:
-    """Counts: committed now, kept for the user, lost, and published beside a changed file."""
+    """See the module. Counts: committed, kept for the user, lost, and published beside a changed file."""
 
+    store: Store
+    staging: Staging
+    journal: Journal
     recovered: int = 0
     kept: int = 0
     lost: int = 0
     conflicts: int = 0
+    waiting: int = 0  # rows whose commit failed and is tried again
+    last_error: str | None = None
 
+    async def start(self, within_s: float) -> None:
+        """Before the mount serves: sort what there is, commit what can be committed in the time (W6)."""
+        entries = self.journal.entries()
+        self._adopt_strays({entry.name for entry in entries})
+        self.waiting = sum(entry.state in (State.OPEN, State.CLOSED) for entry in entries)
+        with trio.move_on_after(within_s):
+            await self._each(entries)
+        if entries:
+            log.warning(
+                "replayed the journal of an earlier mount",
+                recovered=self.recovered,
+                kept=self.kept,
+                lost=self.lost,
+                conflicts=self.conflicts,
+                waiting=self.waiting,
+            )
 
-async def recover(store: Store, staging: Staging, journal: Journal) -> Recovery:
-    """Replay the journal, oldest first (W6). A row that cannot be replayed stays for the next mount."""
-    result = Recovery()
-    entries = journal.entries()
-    for entry in entries:
+    async def run(self) -> None:
+        """Try again what could not be committed, until nothing waits."""
+        failures = 0
+        owed = {e.name for e in self.journal.entries() if e.state is State.CLOSED} if self.waiting else set()
+        while self.waiting:
+            failures += 1
+            await trio.sleep(backoff_s(failures, random.random()))
+            await self._each([e for e in self.journal.entries() if e.name in owed])
+
+    def _adopt_strays(self, known: set[str]) -> None:
+        """Staged files without a row: a row was lost with a torn journal, and nobody knows their path."""
+        for name in self.staging.names():
+            if name in known:
+                continue
+            staged = self.staging.open(name)
+            try:
+                if staged.size:
+                    log.error(
+                        "the journal knows nothing of a staged file; kept for `volfs recover`", name=name
+                    )
+                    self.journal.add(name, b"", None, 0, staged.stat().number, State.KEPT)
+                    self.kept += 1
+                else:
+                    self.staging.remove(name)  # the daemon died before its row was written
+            finally:
+                staged.close()
+
+    async def _each(self, entries: list[Entry]) -> None:
+        limit = trio.CapacityLimiter(AT_ONCE)
+
+        async def one(name: str) -> None:
+            async with limit:
+                entry = self.journal.entry(name)
+                if entry is not None:
+                    await self._guarded(entry)
+
+        async with trio.open_nursery() as nursery:
+            for entry in entries:
+                nursery.start_soon(one, entry.name)
+
+    async def _guarded(self, entry: Entry) -> None:
         try:
-            await _replay(entry, store, staging, journal, result)
-        except StagedLost as error:
-            if await _already_renamed(entry, store):
-                journal.remove(entry.name)
-            else:
-                result.lost += 1
-                log.error("bytes that were staged are lost", path=entry.path, error=str(error))
-                journal.remove(entry.name)
+            await self._replay(entry)
         except VolfsError as error:
-            result.kept += 1
+            self.last_error = str(error)
             log.warning("cannot commit what an earlier mount left; kept", path=entry.path, error=str(error))
-    known = {entry.name for entry in entries}
-    for name in staging.names():
-        if name not in known:
-            # A row is written before the first byte: without one it was committed, or is an unfinished copy.
-            staging.remove(name)
-    if entries:
-        log.warning(
-            "replayed the journal of an earlier mount",
-            recovered=result.recovered,
-            kept=result.kept,
-            lost=result.lost,
-            conflicts=result.conflicts,
-        )
-    return result
+        else:
+            self.waiting -= entry.state in (State.OPEN, State.CLOSED)
 
-
-async def _replay(entry: Entry, store: Store, staging: Staging, journal: Journal, result: Recovery) -> None:
-    staged = staging.open(entry.name)
-    try:
-        if entry.state is not State.CLOSED:
-            result.kept += 1
-            log.warning("an unfinished file of an earlier mount is kept", path=entry.path, name=entry.name)
+    async def _replay(self, entry: Entry) -> None:
+        if entry.state is State.KEPT:
+            self.kept += 1
             return
-        done = await publish(store, staging, staged, entry.path, entry.base, durable=True)
-        result.recovered += 1
-        result.conflicts += done.conflict is not None
-        journal.remove(entry.name)
-        if not done.renamed:
-            staging.remove(entry.name)
-    finally:
-        staged.close()
+        try:
+            staged = self.staging.open(entry.name)
+        except StagedLost as error:
+            self._lost(entry, error)
+            return
+        try:
+            if entry.state is State.GONE:
+                self._end(entry)
+            elif self.staging.in_store and entry.showing and staged.stat().number != entry.number:
+                await self._clear_exchanged(entry, staged)
+            elif entry.state is State.CLOSED or (entry.is_append and await self._is_base(entry)):
+                await self._commit(entry, staged)
+            else:
+                self.journal.keep(entry.name)
+                self.kept += 1
+                log.warning(
+                    "an unfinished file of an earlier mount is kept", path=entry.path, name=entry.name
+                )
+        finally:
+            staged.close()
+
+    def _lost(self, entry: Entry, error: StagedLost) -> None:
+        """The staged file is gone: shown by a rename, or deleted with the row to follow, or lost."""
+        if entry.state is State.CLOSED and not entry.showing:
+            self.lost += 1
+            log.error("bytes that were staged are lost", path=entry.path, error=str(error))
+        else:
+            self.recovered += entry.state is State.CLOSED
+        self.journal.remove(entry.name)
+
+    async def _clear_exchanged(self, entry: Entry, staged: StagedFile) -> None:
+        """The crash came after ours took the name and before what had it was deleted: that lies here now."""
+        if entry.base is not None and same_but_for_ctime(staged.stat(), entry.base):
+            self._end(entry)
+            self.recovered += 1
+            return
+        await publish(self.store, self.staging, staged, entry.path, entry.base, durable=True)
+        self.conflicts += 1
+        self._end(entry)
+
+    async def _commit(self, entry: Entry, staged: StagedFile) -> None:
+        base = entry.base
+        if entry.showing:
+            current = await self._current(entry.path)
+            if current is not None and await self._is_ours(entry.path, current, staged):
+                self._end(entry)
+                self.recovered += 1
+                return
+            if current is not None and current.nlink > 1:
+                base = None  # it was being written in place, and is half of ours and half of the base
+
+        async def commit() -> None:
+            done = await publish(
+                self.store,
+                self.staging,
+                staged,
+                entry.path,
+                base,
+                durable=True,
+                showing=lambda: self.journal.showing(entry.name),
+            )
+            self.conflicts += done.conflict is not None
+
+        await self._with_directories(entry.path, commit)
+        self.recovered += 1
+        self._end(entry)
+
+    async def _with_directories(self, path: bytes, commit: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await commit()
+        except NotFound:
+            await make_directories(self.store, path)
+            await commit()
+
+    def _end(self, entry: Entry) -> None:
+        """Nothing is owed any more: the file first, so that none is ever without a row."""
+        self.staging.remove(entry.name)
+        self.journal.remove(entry.name)
+
+    async def _current(self, path: bytes) -> Stat | None:
+        try:
+            return await self.store.stat(path)
+        except NotFound:
+            return None
+
+    async def _is_base(self, entry: Entry) -> bool:
+        current = await self._current(entry.path)
+        return current is not None and current.version == entry.base
+
+    async def _is_ours(self, path: bytes, current: Stat, staged: StagedFile) -> bool:
+        """Whether the commit had been done: the store has these very bytes."""
+        if not current.is_file or current.size != staged.size:
+            return False
+        reader = await self.store.open(path)
+        try:
+            for offset in range(0, current.size, _PIECE):
+                if bytes(await reader.read(offset, _PIECE)) != await staged.read(offset, _PIECE):
+                    return False
+            return True
+        finally:
+            reader.close()
 
 
-async def _already_renamed(entry: Entry, store: Store) -> bool:
-    """Whether the crash came between the rename into the store and the removal of the row."""
-    try:
-        return (await store.stat(entry.path)).number == entry.number
-    except NotFound:
-        return False
+async def make_directories(store: Store, path: bytes) -> None:
+    """Make the directories above `path` that are missing: a delete does not outweigh bytes (W7)."""
+    parts = path.split(b"/")[:-1]
+    for depth in range(1, len(parts) + 1):
+        directory = b"/".join(parts[:depth])
+        try:
+            await store.mkdir(directory, 0o755, Owner(None, None))
+        except AlreadyExists:
+            continue
+        log.warning("made a directory again for bytes that were to be committed in it", path=directory)

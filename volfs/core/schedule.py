@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Activity", "backoff_s", "commit_at_flush", "due_while_open"]
+__all__ = ["Activity", "backoff_s", "commit_at_flush", "due_while_open", "retry_s"]
 
 #: A file that grows faster than this is being written at speed (a checkpoint): it is not shown half done.
 _SLOW_BYTES_PER_S = 1 << 20
@@ -21,6 +21,9 @@ _SMALL_BYTES = 1 << 20
 #: The first retry is soon enough that a blip goes unnoticed, the last seldom enough to spare a sick store.
 _BACKOFF_FIRST_S = 0.5
 _BACKOFF_MOST_S = 30.0
+
+#: Someone waits: 0.1 and 0.4 s at most are a hiccup, not a hang.
+_RETRY_FIRST_S = 0.1
 
 
 @dataclass(slots=True)
@@ -58,6 +61,12 @@ def commit_at_flush(
     if not shared or size <= _SMALL_BYTES or committed_s is None:
         return True
     return now_s - committed_s >= interval_s
+
+
+def retry_s(failures: int, jitter: float) -> float:
+    """Seconds until one store call is tried again while somebody waits for it; `jitter` is in [0, 1)."""
+    wait = _RETRY_FIRST_S * 4.0 ** (failures - 1)
+    return wait * (0.5 + jitter / 2)
 
 
 def backoff_s(failures: int, jitter: float) -> float:

@@ -76,6 +76,18 @@ class Control:
         if failed:
             raise failed[0]
 
+    def _recovery(self) -> dict[str, int]:
+        """What an earlier daemon left: committed since, waiting for that, kept for the user, lost."""
+        left = self._volume.recovery
+        if left is None:
+            return {}
+        return {
+            "recovered": left.recovered,
+            "replaying": left.waiting,
+            "kept": left.kept,
+            "lost": left.lost,
+        }
+
     def status(self) -> dict[str, Any]:
         volume = self._volume
         queue, cache, store = volume.queue, volume.cache, volume.store
@@ -98,10 +110,9 @@ class Control:
                 "committed": volume.counters["committed"],
                 "failed": queue.failed,
                 "last_error": queue.last_error,
-                "recovered": volume.counters["recovered"],
-                "kept": volume.counters["kept"],
+                **self._recovery(),
             },
-            "conflicts": volume.conflicts,
+            "conflicts": volume.conflicts + (volume.recovery.conflicts if volume.recovery else 0),
             "errors": volume.errors,
             "nodes": len(volume.tree),
             "handles": len(self._files),

@@ -22,14 +22,17 @@ from __future__ import annotations
 import structlog
 import trio
 
+from volfs import crash
 from volfs.cache.fill import CachedFile
-from volfs.commit.publish import Published, publish
+from volfs.commit.journal import State
 from volfs.commit.staging import StagedFile
 from volfs.core.readahead import Readahead
 from volfs.core.schedule import Activity
 from volfs.core.versions import Version
 from volfs.errors import NotFound, VersionChanged, VolfsError
+from volfs.fs.committing import Attempt, commit_file
 from volfs.fs.growth import COMPARE_BYTES, extends
+from volfs.fs.patience import PatientLock, Progress
 from volfs.fs.tree import Node
 from volfs.fs.volume import Volume
 from volfs.store.base import Changes, Reader, Stat
@@ -49,13 +52,16 @@ class File:
     """See the module."""
 
     def __init__(self, volume: Volume, node: Node) -> None:
-        self._volume = volume
+        self.volume = volume
         self.node = node
-        self.lock = trio.Lock()
+        self.progress = Progress(volume.policy.store_timeout_s)
+        self.lock = PatientLock(self.progress)
+        self.attempt: Attempt | None = None  # the commit under way, where it is a task of its own
         self.opened = 0  # handles; opens under way are counted by the node only
         self.writers = 0  # of these, the ones that may write
         self.staged: StagedFile | None = None
         self.base: Version | None = None
+        self._existing = 0  # bytes taken over from the base and not rewritten: above it all is appended
         self.reader: Reader | None = None
         self.cached: CachedFile | None = None
         self.activity: Activity | None = None
@@ -74,13 +80,13 @@ class File:
 
         VersionChanged if it is not the node's object. `adopt`: then it is from now on.
         """
-        reader = await self._volume.store.open(path)
+        reader = await self.volume.store.open(path)
         try:
             st = await reader.stat()
             if st.identity != self.node.identity:
                 if not adopt:
                     raise VersionChanged("the file was replaced")
-                self._volume.adopt(self.node, st)
+                self.volume.adopt(self.node, st)
         except BaseException:
             reader.close()
             raise
@@ -96,12 +102,12 @@ class File:
             if self.staged is not None:
                 return await self.staged.read(offset, size)
             try:
-                if self._volume.cache is None:
+                if self.volume.cache is None:
                     if self.reader is None:
                         raise VersionChanged("the file is not open in the store")
                     return await self.reader.read(offset, size)
                 cached = self._cached()
-                cached.storable = cached.storable or not self._volume.racy(self.node.stat)
+                cached.storable = cached.storable or not self.volume.racy(self.node.stat)
                 return await cached.read(offset, size, self.reader, cursor)
             except VersionChanged:
                 await self._catch_up()
@@ -109,14 +115,14 @@ class File:
 
     def complete(self) -> bool:
         """Whether the cache has all of the current version, so that the store need not be opened."""
-        return self.staged is None and self._volume.cache is not None and self._cached().complete
+        return self.staged is None and self.volume.cache is not None and self._cached().complete
 
     def _cached(self) -> CachedFile:
         if self.cached is None:
-            assert self._volume.cache is not None
+            assert self.volume.cache is not None
             st = self.node.stat
-            self.cached = self._volume.cache.attach(st.version, st.size)
-            self.cached.storable = not self._volume.racy(st)
+            self.cached = self.volume.cache.attach(st.version, st.size)
+            self.cached.storable = not self.volume.racy(st)
         return self.cached
 
     async def _catch_up(self) -> None:
@@ -125,16 +131,16 @@ class File:
         if self.reader is not None:
             st = await self.reader.stat()
             if st.identity == self.node.identity:
-                self._volume.observe(self.node, st)
+                self.volume.observe(self.node, st)
         else:
-            path = self._volume.tree.path(self.node)
+            path = self.volume.tree.path(self.node)
             if path is None:
                 raise VersionChanged("the file was replaced and its old bytes are gone")
             try:
-                self._volume.observe(self.node, await self.open_reader(path))
+                self.volume.observe(self.node, await self.open_reader(path))
             except NotFound as error:
                 raise VersionChanged("the file was removed") from error
-        if self.node.stat.version == before and self.cached is not None and self._volume.cache is not None:
+        if self.node.stat.version == before and self.cached is not None and self.volume.cache is not None:
             # Same version, and yet it could not be read whole: a reader was missing, or it flickered.
             self._detach()
 
@@ -158,7 +164,7 @@ class File:
         if st.size <= old.size or old.size > COMPARE_BYTES or self.node.stale_pages:
             return False
         try:
-            successor = await self._volume.store.open(path)
+            successor = await self.volume.store.open(path)
         except VolfsError:
             return False
         try:
@@ -169,14 +175,14 @@ class File:
         except VolfsError:
             successor.close()
             return False
-        if self.staged is not None or self._volume.tree.path(self.node) != path:
+        if self.staged is not None or self.volume.tree.path(self.node) != path:
             successor.close()
             return False
         if self.reader is not None:
             self.reader.close()
         self.reader = successor
         self._detach()
-        self._volume.adopt(self.node, now)
+        self.volume.adopt(self.node, now)
         self.node.epoch += 1
         return True
 
@@ -187,9 +193,9 @@ class File:
         if self.staged is not None:
             if replace and self.base is not None:
                 self.base = None
-                self._volume.journal.rebase(self.staged.name, None)
+                self.volume.journal.rebase(self.staged.name, None)
             return self.staged
-        volume, node = self._volume, self.node
+        volume, node = self.volume, self.node
         assert volume.staging is not None
         for _ in range(_TRIES):
             st = node.stat
@@ -198,8 +204,7 @@ class File:
             path = volume.tree.path(node)
             base = None if replace else st.version
             try:
-                if path is not None:
-                    volume.journal.add(staged.name, path, base, existing, staged.stat().number)
+                self._record(staged, path, base, existing, cut=existing < st.size)
                 await self._take_over(staged, st, path, existing)
                 if existing and self.reader is not None:
                     now = await self.reader.stat()
@@ -212,7 +217,7 @@ class File:
             except BaseException:
                 self._throw_away(staged)
                 raise
-            self.staged, self.base = staged, base
+            self.staged, self.base, self._existing = staged, base, existing
             self.acknowledged = False
             if self.reader is not None:
                 self.reader.close()
@@ -222,9 +227,19 @@ class File:
             return staged
         raise VersionChanged("the file changes faster than it can be copied")
 
+    def _record(
+        self, staged: StagedFile, path: bytes | None, base: Version | None, existing: int, *, cut: bool
+    ) -> None:
+        journal = self.volume.journal
+        state = State.OPEN if path is not None else State.GONE
+        journal.add(staged.name, path or b"", base, existing, staged.stat().number, state)
+        if cut:
+            journal.rewrote(staged.name)
+        crash.point("stage.recorded")
+
     async def _take_over(self, staged: StagedFile, st: Stat, path: bytes | None, existing: int) -> None:
         """Content and attributes of the current version."""
-        volume = self._volume
+        volume = self.volume
         if existing and volume.cache is None:
             if self.reader is None:
                 raise VersionChanged("the file is not open in the store")
@@ -245,20 +260,29 @@ class File:
 
     def _throw_away(self, staged: StagedFile) -> None:
         staged.discard()
-        self._volume.journal.remove(staged.name)
+        self.volume.journal.remove(staged.name)
 
     async def write(self, offset: int | None, data: bytes) -> int:
         """Write at `offset`, or at the end if it is None; where it went."""
         staged = await self.stage(self.node.stat.size)
         where = staged.size if offset is None else offset
+        self._about_to_change(staged, where)
         await staged.write(where, data)
+        crash.point("stage.written")
         self.wrote(len(data))
         return where
 
     async def truncate(self, size: int, *, replace: bool = False) -> None:
         staged = await self.stage(size, replace=replace)
+        self._about_to_change(staged, size)
         staged.truncate(size)
         self.wrote(0)
+
+    def _about_to_change(self, staged: StagedFile, offset: int) -> None:
+        """The first change below the appended part makes it more than an append (W6)."""
+        if offset < self._existing:
+            self.volume.journal.rewrote(staged.name)
+            self._existing = 0
 
     def wrote(self, count: int) -> None:
         """Content changed just now: it is not acknowledged any more, and the interval starts again."""
@@ -270,111 +294,31 @@ class File:
     def acknowledge(self) -> None:
         """The application is told that its bytes are safe: a crash must not lose them."""
         if self.staged is not None and not self.acknowledged and self.node.names:
-            self._volume.journal.close_file(self.staged.name)
+            self.volume.journal.close_file(self.staged.name)
             self.acknowledged = True
+            crash.point("stage.acknowledged")
 
     # -- committing ------------------------------------------------------------
 
     async def commit(self, *, durable: bool) -> None:
         """Make the staged bytes the file in the store; on return they are. Raises the store's error."""
-        try:
-            async with self.lock:
-                await self._commit(durable)
-        finally:
-            self._volume.abandon(self.node)
+        await commit_file(self, durable=durable)
 
-    async def _commit(self, durable: bool) -> None:
-        volume, node = self._volume, self.node
-        staged = self.staged
-        if staged is None:
-            if durable and self.reader is not None:
-                await self.reader.sync()
-                path = volume.tree.path(node)
-                if path is not None:
-                    await volume.store.sync_directory(path.rpartition(b"/")[0])
-            return
-        async with volume.structure.shared():
-            path = volume.tree.path(node)
-            if path is None:
-                return  # unlinked: nothing is committed
-            try:
-                done = await self._publish(staged, path, durable)
-            except NotFound:
-                await volume.remake_directories(node)
-                done = await self._publish(staged, path, durable)
-            # no await from here: the store has it, now all that we know must say so
-            recorded = self._committed(staged, done)
-        if done.renamed:
-            pass  # the reader goes on with the same descriptor
-        elif done.conflict is not None or done.sums is None or not recorded:
-            staged.discard()
-            if not recorded:
-                volume.journal.remove(staged.name)  # there is room for it now
-            await self._reopen(done.conflict or path)
-        else:
-            await self._adopt(staged, done.stat, done.sums)
-        if durable:
-            await volume.store.sync_directory(path.rpartition(b"/")[0])
+    def showing(self) -> None:
+        """A commit is about to change what the store has at our name."""
+        assert self.staged is not None
+        self.volume.journal.showing(self.staged.name)
 
-    async def _publish(self, staged: StagedFile, path: bytes, durable: bool) -> Published:
-        v = self._volume
-        assert v.staging is not None
-        checksums = v.cache is not None
-        return await publish(
-            v.store, v.staging, staged, path, self.base, durable=durable, checksums=checksums
-        )
-
-    def _committed(self, staged: StagedFile, done: Published) -> bool:
-        """Say so everywhere. False if the journal's disk is too full for it: the row is still there."""
-        volume, node = self._volume, self.node
+    def clean(self) -> None:
+        """The staged bytes are in the store."""
         self.staged = None
         self.activity = None
         self.committed_s = trio.current_time()
-        volume.counters["committed"] += 1
-        try:
-            volume.journal.remove(staged.name)
-            recorded = True
-        except VolfsError as error:
-            log.warning("committed, but the journal cannot say so", error=str(error))
-            recorded = False
-        volume.queue.remove(node.number)
-        for parent, _ in node.names:
-            parent.touched_ns = 0
-        if done.renamed:
-            self.reader = volume.store.reader(staged.published())
-        if done.conflict is not None:
-            # Its name is the others' file from here on; handles that are open keep ours.
-            volume.conflicts += 1
-            if node.names:
-                volume.lost(node)
-            return recorded
-        volume.tree.identify(node, done.stat)
-        node.epoch += 1
-        node.checked_s = trio.current_time()
-        return recorded
-
-    async def _adopt(self, staged: StagedFile, st: Stat, sums: list[int]) -> None:
-        """The staged file becomes the cache file of the version that it was committed as."""
-        volume = self._volume
-        assert volume.cache is not None and volume.staging_path is not None
-        if self._volume.racy(st):
-            staged.discard()
-        else:
-            await volume.cache.adopt(st.version, st.size, volume.staging_path / staged.name, sums)
-            staged.close()
-
-    async def _reopen(self, path: bytes) -> None:
-        """Our bytes are at `path` now, in another file than the staged one."""
-        if self.reader is None and self.node.handles:
-            try:
-                self.reader = await self._volume.store.open(path)
-            except VolfsError as error:
-                log.debug("cannot reopen after a commit", path=path, error=str(error))
 
     async def pin(self) -> None:
         """Our own unlink or rename is about to take the name: hold on to the bytes first."""
         if self.staged is None and self.reader is None and self.node.handles:
-            path = self._volume.tree.path(self.node)
+            path = self.volume.tree.path(self.node)
             if path is not None:
                 try:
                     await self.open_reader(path)
@@ -384,15 +328,15 @@ class File:
     def unnamed(self) -> None:
         """The last name is gone: nothing is left to commit to."""
         if self.staged is not None:
-            self._volume.journal.remove(self.staged.name)
-        self._volume.queue.remove(self.node.number)
+            self.volume.journal.drop_name(self.staged.name)
+        self.volume.queue.remove(self.node.number)
         self.activity = None
 
     def dispose(self) -> None:
         """No handle is open and nothing is owed."""
         if self.staged is not None:
             self.staged.discard()
-            self._volume.journal.remove(self.staged.name)
+            self.volume.journal.remove(self.staged.name)
             self.staged = None
         if self.reader is not None:
             self.reader.close()

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import structlog
 import trio
 
+from volfs import crash
 from volfs.core.readahead import Readahead
 from volfs.core.schedule import commit_at_flush, due_while_open
 from volfs.errors import AlreadyExists, NotFound, StoreError, VersionChanged, VolfsError
@@ -154,7 +155,9 @@ class Files:
                 # One winner among all nodes (W10): the name is taken in the store, as an empty file.
                 placeholder = await volume.store.mknod(path, 0o100000 | mode, 0, owner)
                 parent.epoch += 1
+                crash.point("create.taken")
             staged = volume.staging.create()
+            crash.point("create.staged")
             try:
                 staged.own(mode, owner, parent.stat)
                 base = placeholder.version if placeholder is not None else None
@@ -267,8 +270,10 @@ class Files:
             self._volume.queue.add(file.node.number)
             return
         try:
-            await file.commit(durable=durable)
+            await file.commit(durable=durable or self._volume.policy.durable_close)
         except VolfsError as error:
+            # The application is done with it, so it is whole: from here on a crash must not lose it either.
+            file.acknowledge()
             self._volume.queue.failed_once(file.node.number, error)
             raise
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 from contextlib import AsyncExitStack
 
+from volfs import crash
 from volfs.errors import AlreadyExists, NotFound, NotPermitted, StoreError
 from volfs.fs.tree import ROOT, Node, join
 from volfs.fs.volume import Volume
@@ -151,6 +152,7 @@ class Names:
                 await node.file.pin()
             try:
                 await self._store.unlink(path)
+                crash.point("unlink.done")
             except NotFound:
                 if not node.dirty:
                     self._volume.lost_name(parent, name)
@@ -244,6 +246,7 @@ class Names:
         before, after = await self._in_store(node, old), None
         if before is not None:
             await self._store.rename(old, new, flags)
+            crash.point("rename.moved")
             after = await self._store.stat(new)
             if node.dirty:
                 self._rebase(node, before, after)

@@ -9,6 +9,7 @@ a path and then changes the store by it, and alone by a rename of a directory.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ import trio
 from volfs.cache.fill import Cache
 from volfs.commit.journal import Journal
 from volfs.commit.queue import CommitQueue
+from volfs.commit.recover import Recovery
 from volfs.commit.staging import Staging
 from volfs.core.versions import is_racy
 from volfs.errors import NotFound, VersionChanged
@@ -68,6 +70,9 @@ class Policy:
     freshness_s: float
     poll_interval_s: float
     read_only: bool
+    store_timeout_s: float | None  # None: a store whose calls end by themselves
+    stale_if_error_s: float
+    durable_close: bool
     own_files: bool  # new files belong to the caller, which only root can arrange
 
 
@@ -83,13 +88,17 @@ class Volume:
     cache: Cache | None  # None: read straight from the store
     staging_path: Path | None = None  # where the staged files lie, if not in the store
     watcher: Watcher | None = None
-    structure: SharedLock = field(default_factory=SharedLock)
+    recovery: Recovery | None = None  # what an earlier daemon left; None: read-only
+    tasks: trio.Nursery | None = None  # for what goes on when nobody waits for it any more
+    structure: SharedLock = field(init=False)
     conflicts: int = 0
     errors: int = 0
     counters: Counter[str] = field(default_factory=Counter)
     second_tries: SecondTries = field(default_factory=SecondTries)
 
     def __post_init__(self) -> None:
+        patience_s = self.policy.store_timeout_s
+        self.structure = SharedLock(math.inf if patience_s is None else patience_s)
         self.tree.taken = self._taken
 
     def _taken(self, parent: Node, name: bytes, node: Node) -> None:

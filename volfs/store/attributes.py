@@ -13,7 +13,7 @@ import stat as _stat
 from volfs.core.versions import Version
 from volfs.store.base import Changes, Owner, Stat
 
-__all__ = ["apply_changes", "copy_attributes", "new_owner", "to_stat"]
+__all__ = ["apply_changes", "copy_attributes", "new_owner", "same_but_for_ctime", "to_stat"]
 
 
 def to_stat(st: os.stat_result) -> Stat:
@@ -34,6 +34,11 @@ def to_stat(st: os.stat_result) -> Stat:
         identity=b"%x.%x" % (st.st_dev, ino),
         version=Version(b"%x.%x.%x.%x" % (ino, size, mtime, ctime)),
     )
+
+
+def same_but_for_ctime(st: Stat, version: Version) -> bool:
+    """Whether the object has this version, for all that a rename leaves as it was."""
+    return st.version.rpartition(b".")[0] == version.rpartition(b".")[0]
 
 
 def new_owner(parent: os.stat_result, owner: Owner) -> tuple[int, int]:

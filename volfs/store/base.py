@@ -9,6 +9,7 @@ a test suite, run by every store and every wrapper.
 
 from __future__ import annotations
 
+import enum
 import stat as _stat
 from collections import Counter
 from collections.abc import Callable
@@ -22,11 +23,13 @@ __all__ = [
     "Capacity",
     "Changes",
     "DirectoryReader",
+    "Expected",
     "Observer",
     "Owner",
     "Reader",
     "Stat",
     "Store",
+    "Upload",
 ]
 
 #: The one name at a volume's root that belongs to volfs; hidden in the mount.
@@ -149,6 +152,29 @@ class DirectoryReader(Protocol):
     def close(self) -> None: ...
 
 
+class Expected(enum.Enum):
+    """What a name may stand for when a new version takes it, if not one certain version."""
+
+    ANYTHING = enum.auto()
+    NOTHING = enum.auto()
+
+
+class Upload(Protocol):
+    """A new version that has no name yet. It ends by `show` or by `discard`."""
+
+    async def show(self, path: bytes, expected: Version | Expected) -> Stat:
+        """Make it the file at `path`, atomically; `Store.sync_directory` makes the name survive a power cut.
+
+        VersionChanged if something else than `expected` is there, NotFound if the
+        directory is not: the store is then as it was, and `show` may be tried again.
+        """
+        ...
+
+    async def discard(self) -> None:
+        """Take a copy away again; a staged file that was to be renamed stays where it is."""
+        ...
+
+
 class Store(Protocol):
     """Where a volume's files live. One instance a volume."""
 
@@ -156,9 +182,17 @@ class Store(Protocol):
     local: bool
     #: How coarse the store's time stamps may be, in nanoseconds (see core.versions).
     granularity_ns: int
-    requests: Counter[str]
-    read_bytes: int
-    written_bytes: int
+
+    @property
+    def requests(self) -> Counter[str]:
+        """Calls so far, by their name."""
+        ...
+
+    @property
+    def read_bytes(self) -> int: ...
+
+    @property
+    def written_bytes(self) -> int: ...
 
     async def stat(self, path: bytes) -> Stat:
         """Attributes of the name itself (a symlink is not followed)."""
@@ -210,22 +244,23 @@ class Store(Protocol):
         """Make the names in the directory survive a power cut."""
         ...
 
-    async def publish(
-        self, staged: int, name: str | None, path: bytes, *, durable: bool, observe: Observer | None
-    ) -> Stat:
-        """Make the bytes and attributes of the open file `staged` the file at `path`, atomically.
+    async def upload(
+        self, staged: int, name: str | None, *, durable: bool, observe: Observer | None
+    ) -> Upload:
+        """Bring the bytes and attributes of the open file `staged` into the store, under no name yet.
 
         `name` is the staged file's name if it lies in the store's own staging
-        directory (it is then renamed, and gone from there); None if it lies
-        elsewhere (it is then copied, and stays). `durable`: the bytes survive a
-        power cut before the name shows them; `sync_directory` makes the name survive it.
-        `observe` sees the copied bytes in order.
-        On an error the file at `path` is as it was.
+        directory (it is then shown by a rename, and gone from there); None if it lies
+        elsewhere (it is then copied, and stays). `durable`: a copy always survives a
+        power cut before a name shows it, a staged file in the store only if asked.
+        `observe` sees the copied bytes in order. Takes as long as the bytes need.
         """
         ...
 
     async def overwrite(self, staged: int, path: bytes, observe: Observer | None) -> Stat:
-        """As publish, durable, but in place: for files with several names. Not atomic."""
+        """Give the object at `path` the bytes and attributes of `staged`, durable, in place: for files with
+        several names. Not atomic.
+        """
         ...
 
     def close(self) -> None: ...

@@ -1,6 +1,6 @@
 """A store that is a directory: a local disk, NFS, Lustre, SMB or another FUSE file system.
 
-It owns the root descriptor and the staging directory `.volfs/<mount id>` in it.
+It owns the root descriptor; `.volfs` in it is `store.reserved`'s.
 It does not cache and it does not know who asks.
 
 *Concurrency:* on a file system that is known to be local, metadata calls run in
@@ -11,7 +11,6 @@ a worker thread makes the call. Threads get paths and descriptors, no shared obj
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat as _stat
@@ -34,18 +33,18 @@ from volfs.store.base import (
     Owner,
     Reader,
     Stat,
+    Upload,
 )
 from volfs.store.copying import copy_bytes
 from volfs.store.filesystems import is_local
 from volfs.store.reading import FileDirectoryReader, FileReader
+from volfs.store.reserved import HEARTBEAT_S, Reserved
+from volfs.store.threads import StoreThreads
+from volfs.store.uploading import CopiedUpload, StagedUpload, copy_staged
 
 __all__ = ["DirectoryStore"]
 
 T = TypeVar("T")
-
-#: Calls at once against a remote directory: 64 at 10 ms each are 6,400 a second. More threads would only
-#: take turns at the interpreter.
-_CALLS_AT_ONCE = 64
 
 #: Local kernels stamp times once a tick (at most 10 ms at HZ=100); a remote server may stamp whole seconds.
 _LOCAL_GRANULARITY_NS = 10_000_000
@@ -65,53 +64,61 @@ class DirectoryStore:
         self.requests: Counter[str] = Counter()
         self.read_bytes = 0
         self.written_bytes = 0
-        self._limiter = trio.CapacityLimiter(_CALLS_AT_ONCE)
-        self._staging: int | None = None
-        self._temporary = 0
+        self._threads = StoreThreads()
+        self._reserved: Reserved | None = None
 
     @property
     def root(self) -> int:
         """The O_PATH descriptor of the root, for inotify."""
         return self._root
 
-    def open_staging(self, mount_id: str) -> int:
-        """Make `.volfs/<mount id>` and answer its descriptor, which the store keeps."""
-        try:
-            for path in (RESERVED, RESERVED + b"/" + mount_id.encode()):
-                try:
-                    os.mkdir(path, 0o700, dir_fd=self._root)
-                except FileExistsError:
-                    pass
-            self._staging = beneath.open_beneath(
-                self._root, RESERVED + b"/" + mount_id.encode(), os.O_RDONLY | os.O_DIRECTORY
-            )
-        except OSError as error:
-            raise SetupError(
-                f"cannot write to the backing directory ({error.strerror}); "
-                "mount with --read-only or make it writable"
-            ) from error
-        return self._staging
+    @property
+    def staging(self) -> int:
+        """The descriptor of this mount's staging directory, once `open_staging` has made it."""
+        assert self._reserved is not None
+        return self._reserved.staging
 
-    def remove_staging(self, mount_id: str) -> None:
+    def open_staging(self, mount_id: str) -> int:
+        """Make this mount's staging directory and answer its descriptor, which the store keeps."""
+        self._reserved = Reserved(self._root, mount_id)
+        return self._reserved.staging
+
+    def remove_staging(self) -> None:
         """Take the staging directory away again if nothing is in it."""
-        for path in (RESERVED + b"/" + mount_id.encode(), RESERVED):
-            try:
-                os.rmdir(path, dir_fd=self._root)
-            except OSError:  # not empty (other mounts, kept files) or gone: both are fine
-                return
+        if self._reserved is not None:
+            self._reserved.remove()
+
+    async def live(self) -> None:
+        """Sweep what mounts that are gone left, and show others, for ever, that this one lives."""
+        assert self._reserved is not None
+        await self.call(self._reserved.sweep, thread=True)
+        while True:
+            await trio.sleep(HEARTBEAT_S)
+            await self.call(self._reserved.touch, thread=True)
 
     def close(self) -> None:
-        if self._staging is not None:
-            os.close(self._staging)
-            self._staging = None
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
         os.close(self._root)
 
-    async def call(self, function: Callable[..., T], *args: object, thread: bool = False) -> T:
+    async def call(
+        self,
+        function: Callable[..., T],
+        *args: object,
+        thread: bool = False,
+        drop: Callable[[T], None] = lambda result: None,
+        ended: Callable[[], None] = lambda: None,
+    ) -> T:
+        """Call where it belongs. `drop` and `ended` as `StoreThreads.run` has them."""
         self.requests[function.__name__.lstrip("_")] += 1
         try:
             if self.local and not thread:
-                return function(*args)
-            return await trio.to_thread.run_sync(function, *args, limiter=self._limiter)
+                try:
+                    return function(*args)
+                finally:
+                    ended()
+            return await self._threads.run(function, *args, drop=drop, ended=ended)
         except OSError as error:
             raise from_os_error(error) from error
 
@@ -131,7 +138,7 @@ class DirectoryStore:
             os.close(fd)
 
     async def open(self, path: bytes) -> Reader:
-        fd = await self.call(self._open, path)
+        fd = await self.call(self._open, path, drop=os.close)
         return FileReader(self, fd)
 
     def reader(self, fd: int) -> Reader:
@@ -149,7 +156,7 @@ class DirectoryStore:
         return fd
 
     async def scan(self, path: bytes) -> DirectoryReader:
-        fd = await self.call(self._open_scan, path)
+        fd = await self.call(self._open_scan, path, drop=os.close)
         return FileDirectoryReader(self, fd, hide=RESERVED if not path else None)
 
     def _open_scan(self, path: bytes) -> int:
@@ -300,37 +307,16 @@ class DirectoryStore:
 
     # -- commits ---------------------------------------------------------------
 
-    async def publish(
-        self, staged: int, name: str | None, path: bytes, *, durable: bool, observe: Observer | None
-    ) -> Stat:
-        if name is None:
-            self._temporary += 1
-            return await self.call(
-                self._publish_copy, staged, f"copy-{self._temporary}", path, observe, thread=True
-            )
-        if durable:
-            await self.call(os.fsync, staged, thread=True)
-        return await self.call(self._publish_rename, name, path)
-
-    def _publish_rename(self, name: str, path: bytes) -> Stat:
-        with self._parent(path) as (fd, target):
-            os.rename(name, target, src_dir_fd=self._staging, dst_dir_fd=fd)
-            return to_stat(os.stat(target, dir_fd=fd, follow_symlinks=False))
-
-    def _publish_copy(self, staged: int, name: str, path: bytes, observe: Observer | None) -> Stat:
-        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self._staging)
-        try:
-            self.written_bytes += copy_bytes(staged, fd, observe)
-            copy_attributes(staged, fd)
-            os.fsync(fd)
-            st = self._publish_rename(name, path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):  # the rename was done, what followed failed
-                os.unlink(name, dir_fd=self._staging)
-            raise
-        finally:
-            os.close(fd)
-        return st
+    async def upload(
+        self, staged: int, name: str | None, *, durable: bool, observe: Observer | None
+    ) -> Upload:
+        if name is not None:
+            if durable:
+                await self.call(os.fsync, staged, thread=True)
+            return StagedUpload(self, name)
+        copy, count = await self.call(copy_staged, staged, self.staging, observe, thread=True)
+        self.written_bytes += count
+        return CopiedUpload(self, copy)
 
     async def overwrite(self, staged: int, path: bytes, observe: Observer | None) -> Stat:
         return await self.call(self._overwrite, staged, path, observe, thread=True)

@@ -39,7 +39,13 @@ class Caller(Protocol):
     local: bool
     read_bytes: int
 
-    async def call(self, function: Callable[..., T], *args: object, thread: bool = False) -> T: ...
+    async def call(
+        self,
+        function: Callable[..., T],
+        *args: object,
+        thread: bool = False,
+        ended: Callable[[], None] = ...,
+    ) -> T: ...
 
 
 class FileReader:
@@ -93,15 +99,15 @@ class FileReader:
         await self._use(os.fsync, thread=True)
 
     async def _use(self, function: Callable[..., T], *args: object, thread: bool = False) -> T:
-        """Call with the descriptor, which stays open until the call ends, whoever closes meanwhile."""
+        """Call with the descriptor, which stays open until the call ends, whoever closes or leaves."""
         if self._closing:
             raise VersionChanged("the file was closed meanwhile")
         self._users += 1
-        try:
-            return await self._store.call(function, self.fd, *args, thread=thread)
-        finally:
-            self._users -= 1
-            self._close_if_idle()
+        return await self._store.call(function, self.fd, *args, thread=thread, ended=self._ended)
+
+    def _ended(self) -> None:
+        self._users -= 1
+        self._close_if_idle()
 
     def close(self) -> None:
         if not self._closing:

@@ -1,0 +1,196 @@
+"""Commits of open files: from a dirty file to a clean one, and what that changes in all that is known.
+
+How a staged file becomes the file in the store is `commit.publish`; this module
+holds the locks around its steps and moves the node from before to after.
+
+*Concurrency:* `File.lock` is held over a commit, `structure` over the step that
+uses the path. Where the store may hang, the commit runs in a task of its own:
+who asked for it gets ETIMEDOUT when nothing moves any more, the task goes on,
+and others who want the same join it.
+
+*Invariants:* a staged file is deleted before its row is; a file that was
+committed is clean in the step after the store said so, with no await between.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+import trio
+
+from volfs import crash
+from volfs.commit.publish import Commit, Published
+from volfs.commit.staging import StagedFile
+from volfs.errors import NotFound, VolfsError
+from volfs.store.base import Stat
+
+if TYPE_CHECKING:
+    from volfs.fs.file import File
+
+__all__ = ["Attempt", "commit_file"]
+
+log = structlog.get_logger(__name__)
+
+
+class Attempt:
+    """A commit that is under way in a task of its own."""
+
+    __slots__ = ("done", "durable", "error")
+
+    def __init__(self, *, durable: bool) -> None:
+        self.durable = durable
+        self.done = trio.Event()
+        self.error: VolfsError | None = None
+
+
+async def commit_file(file: File, *, durable: bool) -> None:
+    """Make the staged bytes the file in the store; on return they are. Raises the store's error.
+
+    StoreTimeout if the store does not answer: the commit may yet be done.
+    """
+    volume = file.volume
+    if volume.policy.store_timeout_s is None:
+        await _commit(file, durable=durable)
+        return
+    attempt = file.attempt
+    # Whoever holds the lock has all that was acknowledged by now: nobody could write meanwhile.
+    if attempt is None or (durable and not attempt.durable):
+        attempt = file.attempt = Attempt(durable=durable)
+        assert volume.tasks is not None
+        volume.tasks.start_soon(_run, file, attempt)
+    await file.progress.wait(attempt.done.wait)
+    if attempt.error is not None:
+        raise attempt.error
+
+
+async def _run(file: File, attempt: Attempt) -> None:
+    try:
+        await _commit(file, durable=attempt.durable)
+    except VolfsError as error:
+        attempt.error = error
+    except Exception as error:
+        log.exception("a commit failed unexpectedly", inode=file.node.number)
+        attempt.error = VolfsError("unexpected error, see the log")
+        attempt.error.__cause__ = error
+        file.volume.errors += 1
+    finally:
+        if file.attempt is attempt:
+            file.attempt = None
+        attempt.done.set()
+
+
+async def _commit(file: File, *, durable: bool) -> None:
+    try:
+        async with file.lock:
+            if file.staged is not None:
+                await _commit_staged(file, file.staged, durable=durable)
+            elif durable:
+                await _sync(file)
+    finally:
+        file.volume.abandon(file.node)
+
+
+async def _sync(file: File) -> None:
+    """Nothing is staged: make what is in the store survive a power cut."""
+    volume = file.volume
+    if file.reader is None:
+        return
+    await file.reader.sync()
+    path = volume.tree.path(file.node)
+    if path is not None:
+        await volume.store.sync_directory(path.rpartition(b"/")[0])
+
+
+async def _commit_staged(file: File, staged: StagedFile, *, durable: bool) -> None:
+    volume, node = file.volume, file.node
+    if volume.tree.path(node) is None:
+        return  # unlinked: nothing is committed
+    assert volume.staging is not None
+    commit = Commit(
+        volume.store,
+        volume.staging,
+        staged,
+        checksums=volume.cache is not None,
+        showing=file.showing,
+        moved=file.progress.moved,
+    )
+    try:
+        replaces = file.base is not None and node.stat.size > 0
+        await commit.bring(durable=durable or replaces)
+        async with volume.structure.shared():
+            path = volume.tree.path(node)
+            if path is None:
+                return
+            try:
+                done = await commit.show(path, file.base)
+            except NotFound:
+                await volume.remake_directories(node)
+                done = await commit.show(path, file.base)
+            # no await from here: the store has it, now all that we know must say so
+            _committed(file, staged, done)
+    finally:
+        with trio.CancelScope(shield=True):
+            await commit.give_up()
+    if not done.renamed:
+        await _clear(file, staged, done)
+        await _reopen(file, done.conflict or path)
+    if durable:
+        await volume.store.sync_directory((done.conflict or path).rpartition(b"/")[0])
+
+
+def _committed(file: File, staged: StagedFile, done: Published) -> None:
+    volume, node = file.volume, file.node
+    file.clean()
+    volume.counters["committed"] += 1
+    volume.queue.remove(node.number)
+    for parent, _ in node.names:
+        parent.touched_ns = 0
+    if done.renamed:
+        file.reader = volume.store.reader(staged.published())
+        _forget_row(file, staged)
+    if done.conflict is not None:
+        # Its name is the others' file from here on; handles that are open keep ours.
+        volume.conflicts += 1
+        if node.names:
+            volume.lost(node)
+        return
+    volume.tree.identify(node, done.stat)
+    node.epoch += 1
+    node.checked_s = trio.current_time()
+
+
+async def _clear(file: File, staged: StagedFile, done: Published) -> None:
+    """The bytes were copied: the staged file goes, or becomes the cache file of what was committed."""
+    volume = file.volume
+    if done.sums is None or done.conflict is not None or volume.racy(done.stat):
+        staged.discard()
+    else:
+        await _adopt(file, staged, done.stat, done.sums)
+    crash.point("commit.cleared")
+    _forget_row(file, staged)
+
+
+async def _adopt(file: File, staged: StagedFile, st: Stat, sums: list[int]) -> None:
+    volume = file.volume
+    assert volume.cache is not None and volume.staging_path is not None
+    await volume.cache.adopt(st.version, st.size, volume.staging_path / staged.name, sums)
+    staged.close()
+
+
+def _forget_row(file: File, staged: StagedFile) -> None:
+    """A row that stays because the journal's disk is full costs the next mount a look, no bytes."""
+    try:
+        file.volume.journal.remove(staged.name)
+    except VolfsError as error:
+        log.warning("committed, but the journal cannot say so", error=str(error))
+    crash.point("commit.recorded")
+
+
+async def _reopen(file: File, path: bytes) -> None:
+    """Our bytes are at `path` now, in another file than the staged one."""
+    if file.reader is None and file.staged is None and file.node.handles:
+        try:
+            file.reader = await file.volume.store.open(path)
+        except VolfsError as error:
+            log.debug("cannot reopen after a commit", path=path, error=str(error))
