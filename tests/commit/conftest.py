@@ -31,10 +31,18 @@ class Bench:
         os.write(staged.fd, data)
         return staged
 
-    def left(self, path: bytes, data: bytes, base: Version | None = None, existing: int = 0) -> str:
+    def left(
+        self,
+        path: bytes,
+        data: bytes,
+        base: Version | None = None,
+        existing: int = 0,
+        identity: bytes | None = None,
+    ) -> str:
         """As `stage`, with a row, and closed: what a killed daemon leaves of an open file. Its name."""
         staged = self.stage(data)
-        self.journal.add(staged.name, path, base, existing, staged.stat().number)
+        number = staged.stat().number
+        self.journal.add(staged.name, path, base, existing, number, identity=identity)
         staged.close()
         return staged.name
 

@@ -53,13 +53,26 @@ async def test_a_file_with_several_names_stays_one(bench: Bench) -> None:
     """W11: both names show the commit."""
     (bench.root / "f").write_bytes(b"base")
     os.link(bench.root / "f", bench.root / "g")
-    base = (await bench.store.stat(b"f")).version
+    st = await bench.store.stat(b"f")
     staged = bench.stage(b"ours")
-    done = await publish(bench.store, bench.staging, staged, b"f", base, durable=False)
+    done = await publish(
+        bench.store, bench.staging, staged, b"f", st.version, durable=False, identity=st.identity
+    )
     staged.discard()
     assert not done.renamed
     assert (bench.root / "g").read_bytes() == b"ours"
     assert os.stat(bench.root / "f").st_nlink == 2
+
+
+async def test_another_file_takes_one_of_several_names(bench: Bench) -> None:
+    """It is not written into the file that had the name."""
+    (bench.root / "f").write_bytes(b"theirs")
+    os.link(bench.root / "f", bench.root / "g")
+    staged = bench.stage(b"ours")
+    await publish(bench.store, bench.staging, staged, b"f", None, durable=False)
+    staged.close()
+    assert (bench.root / "f").read_bytes() == b"ours"
+    assert (bench.root / "g").read_bytes() == b"theirs"
 
 
 @given(

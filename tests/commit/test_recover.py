@@ -131,7 +131,8 @@ async def test_a_torn_overwrite_is_done_again(bench: Bench) -> None:
     """W11: a file with two names was being written in place. What is there is neither; ours is whole."""
     (bench.root / "f").write_bytes(b"base base")
     os.link(bench.root / "f", bench.root / "g")
-    staged = bench.left(b"f", b"ours ours", bench.version("f"), existing=9)
+    st = bench.store._stat(b"f")
+    staged = bench.left(b"f", b"ours ours", st.version, existing=9, identity=st.identity)
     bench.journal.close_file(staged)
     bench.journal.showing(staged)
     with (bench.root / "f").open("r+b") as file:
@@ -186,4 +187,17 @@ async def test_what_fails_is_tried_again(
     await result.run()
     assert (result.recovered, result.waiting) == (1, 0)
     assert (bench.root / "e/f").read_bytes() == b"bytes"
+    assert bench.journal.entries() == []
+
+
+async def test_an_append_that_was_still_being_taken_over_is_nothing(bench: Bench) -> None:
+    """Killed between the row and the last copied byte of the base: the base stays, whole."""
+    (bench.root / "log").write_bytes(b"0123456789")
+    version = bench.version("log")
+    for data in (b"", b"0123", b"0123456789"):
+        bench.left(b"log", data, version, existing=10)
+    result = await bench.recover()
+    assert (result.recovered, result.kept, result.lost) == (0, 0, 0)
+    assert (bench.root / "log").read_bytes() == b"0123456789"
+    assert bench.staging.names() == []
     assert bench.journal.entries() == []

@@ -40,6 +40,7 @@ CREATE TABLE staged (
     name      TEXT PRIMARY KEY,  -- of the file in the staging directory
     path      BLOB NOT NULL,     -- where it belongs in the volume, as of the last rename; '': not known
     base      BLOB,              -- version that it was made from; NULL: it replaces whatever is there
+    identity  BLOB,              -- of the object whose content it is; NULL: it was created here
     existing  INTEGER NOT NULL,  -- bytes taken over from the base: an append starts there
     rewritten INTEGER NOT NULL,  -- 1: something below `existing` was written or cut, so it is no append
     state     TEXT NOT NULL,     -- 'open': not acknowledged; 'closed': acknowledged, must be committed;
@@ -55,12 +56,14 @@ CREATE TABLE staged (
 _FROM_1 = """
 BEGIN;
 ALTER TABLE staged ADD COLUMN rewritten INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE staged ADD COLUMN identity BLOB;
 ALTER TABLE staged ADD COLUMN showing INTEGER NOT NULL DEFAULT 0;
 PRAGMA user_version=2;
 COMMIT;
 """
 
-_COLUMNS = "name, path, base, existing, rewritten, state, showing, number, created"
+_COLUMNS = "name, path, base, identity, existing, rewritten, state, showing, number, created"
+_MARKS = ", ".join("?" * 10)
 
 
 class State(enum.Enum):
@@ -79,6 +82,7 @@ class Entry:
     name: str
     path: bytes
     base: Version | None
+    identity: bytes | None
     existing: int
     rewritten: bool
     state: State
@@ -114,9 +118,7 @@ class Journal:
             rows = set_aside(file, _COLUMNS)
             self._open(file)
             for row in rows:
-                self._execute(
-                    f"INSERT OR IGNORE INTO staged ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row
-                )
+                self._execute(f"INSERT OR IGNORE INTO staged ({_COLUMNS}) VALUES ({_MARKS})", row)
 
     def _open(self, file: Path) -> None:
         self._db = sqlite3.connect(file, isolation_level=None)
@@ -155,10 +157,11 @@ class Journal:
         existing: int,
         number: int,
         state: State = State.OPEN,
+        identity: bytes | None = None,
     ) -> None:
         self._execute(
-            f"INSERT INTO staged ({_COLUMNS}) VALUES (?, ?, ?, ?, 0, ?, 0, ?, ?)",
-            (name, path, base, existing, state.value, number, time.time()),
+            f"INSERT INTO staged ({_COLUMNS}) VALUES ({_MARKS})",
+            (name, path, base, identity, existing, 0, state.value, 0, number, time.time()),
         )
 
     def rebase(self, name: str, base: Version | None) -> None:
@@ -216,11 +219,12 @@ class Journal:
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:
-    name, path, base, existing, rewritten, state, showing, number, created = row
+    name, path, base, identity, existing, rewritten, state, showing, number, created = row
     return Entry(
         name=name,
         path=path,
         base=None if base is None else Version(base),
+        identity=identity,
         existing=existing,
         rewritten=bool(rewritten),
         state=State(state),

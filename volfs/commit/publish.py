@@ -100,11 +100,15 @@ class Commit:
         if self._blocks is not None:
             self._blocks.update(piece)
 
-    async def show(self, path: bytes, base: Version | None) -> Published:
+    async def show(
+        self, path: bytes, base: Version | None, identity: bytes | None = None
+    ) -> Published:
         """Give them their name. `base` None: they replace whatever is there.
 
         If the file at `path` is no longer `base`, ours goes beside it (W7). If it is
-        gone, ours takes its place: a delete does not outweigh bytes.
+        gone, ours takes its place: a delete does not outweigh bytes. `identity` is of
+        the object whose new content this is, if there is one: should it have further
+        names, it keeps them (W11).
         """
         assert self._upload is not None
         while True:
@@ -121,7 +125,7 @@ class Commit:
                 expected = base
             else:
                 return await self._show_beside(path)
-            if current is not None and current.is_file and current.nlink > 1:
+            if current is not None and current.nlink > 1 and current.identity == identity:
                 return await self._overwrite(path)
             # An empty file (the name taken by an O_EXCL open, say) has no bytes that a power cut could cost.
             if current is not None and current.size > 0 and not self._durable:
@@ -183,13 +187,14 @@ async def publish(
     base: Version | None,
     *,
     durable: bool,
+    identity: bytes | None = None,
     showing: Callable[[], None] = lambda: None,
 ) -> Published:
     """Both steps of a commit, for who has no lock to take in between."""
     commit = Commit(store, staging, staged, showing=showing)
     try:
         await commit.bring(durable=durable)
-        return await commit.show(path, base)
+        return await commit.show(path, base, identity)
     except BaseException:
         with trio.CancelScope(shield=True):
             await commit.give_up()

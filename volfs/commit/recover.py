@@ -129,6 +129,8 @@ class Recovery:
                 self._end(entry)
             elif self.staging.in_store and entry.showing and staged.stat().number != entry.number:
                 await self._clear_exchanged(entry, staged)
+            elif entry.state is State.OPEN and not entry.rewritten and staged.size <= entry.existing:
+                self._end(entry)  # a part of its base, or an empty new file: nothing of the user's
             elif entry.state is State.CLOSED or (entry.is_append and await self._is_base(entry)):
                 await self._commit(entry, staged)
             else:
@@ -167,7 +169,7 @@ class Recovery:
                 self._end(entry)
                 self.recovered += 1
                 return
-            if current is not None and current.nlink > 1:
+            if current is not None and current.nlink > 1 and current.identity == entry.identity:
                 base = None  # it was being written in place, and is half of ours and half of the base
 
         async def commit() -> None:
@@ -178,6 +180,7 @@ class Recovery:
                 entry.path,
                 base,
                 durable=True,
+                identity=entry.identity,
                 showing=lambda: self.journal.showing(entry.name),
             )
             self.conflicts += done.conflict is not None

@@ -41,10 +41,10 @@ def torn_tail(file: Path) -> bool:
 def set_aside(file: Path, columns: str) -> list[tuple[Any, ...]]:
     """Move a damaged journal to `NAME.damaged-TIME`; the rows that can be read of it."""
     rows = _readable(file, columns)
-    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    aside = f"{file}.damaged-{time.time_ns()}"
     for suffix in ("-shm", "-wal", ""):
         with suppress(FileNotFoundError):
-            os.rename(f"{file}{suffix}", f"{file}.damaged-{stamp}{suffix}")
+            os.rename(f"{file}{suffix}", f"{aside}{suffix}")
     return rows
 
 
@@ -53,7 +53,7 @@ def _readable(file: Path, columns: str) -> list[tuple[Any, ...]]:
     rows: dict[Any, tuple[Any, ...]] = {}
     for order in ("ASC", "DESC"):
         with suppress(sqlite3.DatabaseError):
-            with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as db:
+            with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as db:
                 for row in db.execute(f"SELECT {columns} FROM staged ORDER BY name {order}"):
                     rows[row[0]] = row
     return list(rows.values())

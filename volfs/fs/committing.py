@@ -123,10 +123,10 @@ async def _commit_staged(file: File, staged: StagedFile, *, durable: bool) -> No
             if path is None:
                 return
             try:
-                done = await commit.show(path, file.base)
+                done = await commit.show(path, file.base, node.identity)
             except NotFound:
                 await volume.remake_directories(node)
-                done = await commit.show(path, file.base)
+                done = await commit.show(path, file.base, node.identity)
             # no await from here: the store has it, now all that we know must say so
             _committed(file, staged, done)
     finally:

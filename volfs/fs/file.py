@@ -204,8 +204,11 @@ class File:
             path = volume.tree.path(node)
             base = None if replace else st.version
             try:
-                self._record(staged, path, base, existing, cut=existing < st.size)
+                self._record(staged, path, base, existing)
                 await self._take_over(staged, st, path, existing)
+                crash.point("stage.taken")
+                if existing < st.size:
+                    volume.journal.rewrote(staged.name)
                 if existing and self.reader is not None:
                     now = await self.reader.stat()
                     if now.version != st.version and now.identity == node.identity:
@@ -227,14 +230,10 @@ class File:
             return staged
         raise VersionChanged("the file changes faster than it can be copied")
 
-    def _record(
-        self, staged: StagedFile, path: bytes | None, base: Version | None, existing: int, *, cut: bool
-    ) -> None:
-        journal = self.volume.journal
+    def _record(self, staged: StagedFile, path: bytes | None, base: Version | None, existing: int) -> None:
         state = State.OPEN if path is not None else State.GONE
-        journal.add(staged.name, path or b"", base, existing, staged.stat().number, state)
-        if cut:
-            journal.rewrote(staged.name)
+        number, identity = staged.stat().number, self.node.identity
+        self.volume.journal.add(staged.name, path or b"", base, existing, number, state, identity)
         crash.point("stage.recorded")
 
     async def _take_over(self, staged: StagedFile, st: Stat, path: bytes | None, existing: int) -> None:

@@ -161,7 +161,9 @@ class Files:
             try:
                 staged.own(mode, owner, parent.stat)
                 base = placeholder.version if placeholder is not None else None
-                volume.journal.add(staged.name, path, base, 0, staged.stat().number)
+                identity = placeholder.identity if placeholder is not None else None
+                number = staged.stat().number
+                volume.journal.add(staged.name, path, base, 0, number, identity=identity)
             except BaseException:
                 staged.discard()
                 raise

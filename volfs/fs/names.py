@@ -145,7 +145,7 @@ class Names:
         if node.is_dir:
             raise StoreError("it is a directory", errno=errno.EISDIR)
         async with AsyncExitStack() as stack:
-            await self._hold(stack, node)
+            await self._hold(stack, losing=node)
             await stack.enter_async_context(self._volume.structure.shared())
             path = self.reserve(parent, name)
             if node.file is not None:
@@ -184,11 +184,21 @@ class Names:
                 self._tree.unbind(node, child)
             self.gone(parent, name)
 
-    async def _hold(self, stack: AsyncExitStack, *nodes: Node | None) -> None:
-        """The locks of those that have content, in the order that avoids deadlock."""
-        files = {node.number: node.file for node in nodes if node is not None and node.file is not None}
-        for number in sorted(files):
-            await stack.enter_async_context(files[number].lock)
+    async def _hold(self, stack: AsyncExitStack, *nodes: Node, losing: Node | None) -> None:
+        """The locks of those that have content, in the order that avoids deadlock.
+
+        `losing` is about to lose one of its names. If it has more in the store, of which
+        this mount may know nothing, what is staged belongs there: that is a commit point.
+        """
+        files = {node.number: node.file for node in (*nodes, losing) if node and node.file}
+        while True:
+            for number in sorted(files):
+                await stack.enter_async_context(files[number].lock)
+            if losing is None or not losing.dirty or losing.stat.nlink < 2 or losing.pending:
+                return
+            await stack.aclose()
+            assert losing.file is not None
+            await losing.file.commit(durable=False)
 
     # -- rename ----------------------------------------------------------------
 
@@ -215,7 +225,7 @@ class Names:
                 await self._move(parent, name, new_parent, new_name, node, target, flags)
             return
         async with AsyncExitStack() as stack:
-            await self._hold(stack, node, target)
+            await self._hold(stack, node, losing=target)
             await stack.enter_async_context(self._volume.structure.shared())
             await self._move(parent, name, new_parent, new_name, node, target, flags)
 

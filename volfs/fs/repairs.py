@@ -72,12 +72,12 @@ class _Check:
 
 
 class Repairs:
-    """See the module. `happened` is told of names that changed, `journal` is the journal's file."""
+    """See the module. `happened` is told of names that changed; `about` knows where the journal's file is."""
 
-    def __init__(self, volume: Volume, happened: Happened, journal: Path) -> None:
+    def __init__(self, volume: Volume, happened: Happened, about: Callable[[], dict[str, Any]]) -> None:
         self._volume = volume
         self._happened = happened
-        self._journal = journal
+        self._about = about
         self._errands: deque[_Publish | _Discard | _Check] = deque()
         self._wanted = trio.Event()
         self._idle = trio.Event()
@@ -201,7 +201,7 @@ class Repairs:
 
     async def _check(self, repair: bool) -> dict[str, Any]:
         volume = self._volume
-        damage = await trio.to_thread.run_sync(verdict, self._journal)
+        damage = await trio.to_thread.run_sync(verdict, Path(self._about()["cache_dir"], "journal.db"))
         journal = JournalReport()
         if volume.staging is not None:
             check = JournalCheck(volume.staging, volume.journal, self._in_use)

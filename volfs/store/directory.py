@@ -313,10 +313,10 @@ class DirectoryStore:
         if name is not None:
             if durable:
                 await self.call(os.fsync, staged, thread=True)
-            return StagedUpload(self, name)
+            return StagedUpload(self, name, staged)
         copy, count = await self.call(copy_staged, staged, self.staging, observe, thread=True)
         self.written_bytes += count
-        return CopiedUpload(self, copy)
+        return CopiedUpload(self, copy, staged)
 
     async def overwrite(self, staged: int, path: bytes, observe: Observer | None) -> Stat:
         return await self.call(self._overwrite, staged, path, observe, thread=True)

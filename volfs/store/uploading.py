@@ -62,13 +62,14 @@ class Place(Protocol):
 class StagedUpload:
     """`store.base.Upload` of a staged file in the store's own staging directory: it is renamed."""
 
-    def __init__(self, place: Place, name: str) -> None:
+    def __init__(self, place: Place, name: str, staged: int) -> None:
         self._place = place
         self._name = name
+        self._staged = staged  # the bytes; the descriptor is the caller's, and open as long as we are used
 
     async def show(self, path: bytes, expected: Version | Expected) -> Stat:
         place = self._place
-        return await place.call(_show, place.root, place.staging, self._name, path, expected)
+        return await place.call(_show, place.root, place.staging, self._name, self._staged, path, expected)
 
     async def discard(self) -> None:
         pass
@@ -84,6 +85,10 @@ class CopiedUpload(StagedUpload):
 def copy_staged(staged: int, directory: int, observe: Observer | None) -> tuple[str, int]:
     """Copy bytes and attributes into a new durable file of the staging directory; its name and size."""
     name = f"{COPY_PREFIX}{uuid4().hex}"
+    return name, _copy(staged, directory, name, observe)
+
+
+def _copy(staged: int, directory: int, name: str, observe: Observer | None) -> int:
     fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
     try:
         crash.point("upload.created")
@@ -98,7 +103,7 @@ def copy_staged(staged: int, directory: int, observe: Observer | None) -> tuple[
     finally:
         os.close(fd)
     crash.point("upload.synced")
-    return name, count
+    return count
 
 
 def _discard(directory: int, name: str) -> None:
@@ -106,7 +111,7 @@ def _discard(directory: int, name: str) -> None:
         os.unlink(name, dir_fd=directory)
 
 
-def _show(root: int, staging: int, name: str, path: bytes, expected: Version | Expected) -> Stat:
+def _show(root: int, staging: int, name: str, staged: int, path: bytes, expected: Version | Expected) -> Stat:
     parent_path, target = beneath.split(path)
     parent = beneath.open_directory(root, parent_path) if parent_path else root
     try:
@@ -117,7 +122,7 @@ def _show(root: int, staging: int, name: str, path: bytes, expected: Version | E
             _show_new(staging, name, parent, target)
         else:
             try:
-                _show_instead(staging, name, parent, target, expected)
+                _show_instead(staging, name, staged, parent, target, expected)
             except OSError as error:
                 if error.errno not in _NO_FLAGS:
                     raise
@@ -145,7 +150,9 @@ def _show_new(staging: int, name: str, parent: int, target: bytes) -> None:
         raise VersionChanged("somebody else made a file of this name meanwhile") from error
 
 
-def _show_instead(staging: int, name: str, parent: int, target: bytes, expected: Version) -> None:
+def _show_instead(
+    staging: int, name: str, staged: int, parent: int, target: bytes, expected: Version
+) -> None:
     """Take the place of one certain version, or change nothing."""
     source = os.fsencode(name)
     ours = os.stat(name, dir_fd=staging, follow_symlinks=False).st_ino
@@ -157,11 +164,14 @@ def _show_instead(staging: int, name: str, parent: int, target: bytes, expected:
     if same_but_for_ctime(to_stat(os.stat(name, dir_fd=staging, follow_symlinks=False)), expected):
         os.unlink(name, dir_fd=staging)
         return
-    # Not what we may replace: it goes back. If ours was replaced in turn, what comes out then is newer still.
-    while True:
+    beneath.renameat2(staging, source, parent, target, _EXCHANGE)  # not what we may replace: it goes back
+    if os.stat(name, dir_fd=staging, follow_symlinks=False).st_ino != ours:
+        # Ours was replaced in the moment that it was there. What came out is newer than what went back:
+        # it belongs there, and ours is made again from the bytes that we still have.
         beneath.renameat2(staging, source, parent, target, _EXCHANGE)
-        if os.stat(name, dir_fd=staging, follow_symlinks=False).st_ino == ours:
-            raise VersionChanged("somebody else changed the file meanwhile")
+        os.unlink(name, dir_fd=staging)
+        _copy(staged, staging, name, None)
+    raise VersionChanged("somebody else changed the file meanwhile")
 
 
 def _check(parent: int, target: bytes, expected: Version) -> None:
