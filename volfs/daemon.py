@@ -8,21 +8,24 @@
         ├── commits         a task each, where the store may hang
         ├── cache           index writes, eviction, fetch-ahead (only with a cache)
         ├── watcher         inotify events (only where the store is local)
-        ├── clock           commits of files that stay open; looks at open files
+        ├── clock           commits of files that stay open
+        ├── poll            looks at open files
         └── front
             ├── requests    pyfuse3's tasks
             ├── signals     SIGTERM, SIGINT, SIGHUP
             └── announce    says `ready` once the mount answers
 
-Shutdown, whatever asks for it: notifications stop, the queue drains within
-the drain timeout, requests stop, the mount is taken away, services end. What is left stays
-in the journal and the exit code says so. After a crash of this process nothing
-is unmounted: an empty directory in its place would be taken for deleted files.
+Shutdown, whatever asks for it: notifications stop, new opens are refused, the
+queue drains within the drain timeout, requests stop, the mount is taken away,
+services end. What is left stays in the journal and the exit code says so. After a
+crash of this process nothing is unmounted: an empty directory in its place would
+be taken for deleted files.
 """
 
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import resource
 import signal
@@ -47,6 +50,7 @@ from volfs.errors import SetupError
 from volfs.fs.tree import Node, Tree
 from volfs.fs.vfs import Vfs
 from volfs.fs.volume import Policy, Volume
+from volfs.kernel import mounts
 from volfs.kernel.notify import KernelNotifier
 from volfs.kernel.pyfuse import Operations, PyfuseSender, options
 from volfs.kernel.tuning import tune
@@ -72,6 +76,9 @@ _REQUESTS_AT_ONCE = 256
 _MEMORY_BYTES = 256 << 20
 
 _TICK_S = 1.0
+
+#: What is done in the store at the very end is tidiness: a store that does not answer is left as it is.
+_TIDY_S = 5.0
 
 
 def run(config: MountConfig, ready: Callable[[], None]) -> int:
@@ -134,7 +141,7 @@ class _Daemon:
         self._notifier = KernelNotifier(PyfuseSender())
         self._tuned: dict[str, str] = {}
         self._mount_id = _mount_id(config.cache_dir)
-        self._ending = False
+        self._end_at = math.inf
         self._recovery: Recovery | None = None
 
     # -- building --------------------------------------------------------------
@@ -198,15 +205,20 @@ class _Daemon:
         journal.close()
         if cache is not None:
             cache.close()
-        if not left and staging is not None:
-            self._directory.remove_staging()
         if watcher is not None:
             watcher.close()
-        self._store.close()
+        with trio.move_on_after(_TIDY_S):
+            await trio.to_thread.run_sync(self._tidy, not left, abandon_on_cancel=True)
         if left:
             log.warning("left in the journal for the next mount", files=len(left))
             return EXIT_LEFT_IN_JOURNAL
         return 0
+
+    def _tidy(self, remove: bool) -> None:
+        """In a thread: the last calls to the store."""
+        if remove:
+            self._directory.remove_staging()
+        self._directory.close()
 
     @property
     def _freshness_s(self) -> float:
@@ -218,8 +230,9 @@ class _Daemon:
         if self._config.read_only:
             return None, None
         in_store = self._directory.open_staging(self._mount_id)
-        if not self._cached:
+        if self._store.local and not self._cached:
             return Staging(in_store, in_store=True), None
+        # On the local disk: what is written must not wait for a store that does not answer.
         path = self._config.cache_dir / "staging"
         path.mkdir(exist_ok=True)
         return Staging(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), in_store=False), path
@@ -246,6 +259,7 @@ class _Daemon:
                 services.start_soon(self._supervise, "recovery", self._recovery.run)
                 services.start_soon(self._supervise, "sweep", self._directory.live)
             services.start_soon(self._supervise, "clock", self._clock)
+            services.start_soon(self._supervise, "poll", self._poll)
             if watcher is not None:
                 services.start_soon(self._supervise, "watcher", self._watch)
             self._notifier.start()
@@ -254,7 +268,7 @@ class _Daemon:
                 front.start_soon(self._announce)
                 await pyfuse3.main(max_tasks=_REQUESTS_AT_ONCE)
                 front.cancel_scope.cancel()
-            self._notifier.close(timeout_s=5.0)
+            self._begin_to_end()
             await self._drain()
             services.cancel_scope.cancel()
 
@@ -277,13 +291,14 @@ class _Daemon:
         await watcher.run(self._vfs.changes.happened, self._vfs.changes.everything)
 
     async def _clock(self) -> None:
-        next_poll = trio.current_time() + self._config.poll_interval_s
         while True:
-            await trio.sleep(min(_TICK_S, self._config.poll_interval_s, self._config.commit_interval_s))
+            await trio.sleep(min(_TICK_S, self._config.commit_interval_s))
             self._vfs.files.commit_quiet()
-            if trio.current_time() >= next_poll:
-                await self._vfs.changes.poll(self._vfs.files.open_nodes())
-                next_poll = trio.current_time() + self._config.poll_interval_s
+
+    async def _poll(self) -> None:
+        while True:
+            await trio.sleep(self._config.poll_interval_s)
+            await self._vfs.changes.poll(self._vfs.files.open_nodes())
 
     async def _commit(self, number: int) -> None:
         await self._vfs.files.commit_number(number)
@@ -299,17 +314,30 @@ class _Daemon:
     async def _signals(self) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async for number in signals:
-                if self._ending:
+                if self._volume.ending:
                     continue
-                self._ending = True
+                self._begin_to_end()
                 log.info("ending", signal=signal.Signals(number).name)
-                self._notifier.close(timeout_s=0.0)
                 await self._drain()
+                await self._name_holders()
                 pyfuse3.terminate()
 
+    def _begin_to_end(self) -> None:
+        if not self._volume.ending:
+            self._volume.ending = True
+            self._end_at = trio.current_time() + self._config.drain_timeout_s
+        self._notifier.close(timeout_s=0.0)
+
     async def _drain(self) -> None:
-        with trio.move_on_after(self._config.drain_timeout_s):
+        with trio.move_on_at(self._end_at):
+            self._vfs.files.commit_appends()
             await self._volume.queue.drain()
+
+    async def _name_holders(self) -> None:
+        """Whoever has files open here gets ENOTCONN from now on: say who that is."""
+        found = await trio.to_thread.run_sync(mounts.holders, self._config.mountpoint, abandon_on_cancel=True)
+        for holder in found:
+            log.warning("taken away from", pid=holder.pid, command=holder.command, path=holder.path)
 
     # -- status ----------------------------------------------------------------
 

@@ -52,10 +52,35 @@ class VolfsError(Exception):
         return super().__str__() or os.strerror(self.errno)
 
 
+#: Errors of a network, a server or a stale handle. EIO is what file systems over a network say of all of these.
+_PASSING = frozenset(
+    {
+        _errno.EIO,
+        _errno.EAGAIN,
+        _errno.EINTR,
+        _errno.ENOTCONN,
+        _errno.ESTALE,
+        _errno.ETIMEDOUT,
+        _errno.ECONNRESET,
+        _errno.ECONNABORTED,
+        _errno.EHOSTDOWN,
+        _errno.EHOSTUNREACH,
+        _errno.ENETDOWN,
+        _errno.ENETUNREACH,
+        _errno.EREMOTEIO,
+    }
+)
+
+
 class StoreError(VolfsError):
     """A store call failed. `errno` is the store's own."""
 
     log_level = logging.DEBUG
+
+    @property
+    def passes(self) -> bool:
+        """Whether it says nothing of the file, and the same call may not meet it again."""
+        return self.errno in _PASSING
 
 
 class NotFound(StoreError):

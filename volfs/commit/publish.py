@@ -34,6 +34,9 @@ log = structlog.get_logger(__name__)
 
 _NAME_MAX = 255
 
+#: Also when the daemon ends: tidiness is worth a few seconds of a store that does not answer, no more.
+_GIVE_UP_S = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class Published:
@@ -172,11 +175,15 @@ class Commit:
     async def give_up(self) -> None:
         """Leave nothing of ours in the store but what was shown."""
         upload, self._upload = self._upload, None
-        if upload is not None:
+        if upload is None:
+            return
+        with trio.move_on_after(_GIVE_UP_S, shield=True) as scope:
             try:
                 await upload.discard()
             except StoreError as error:
                 log.warning("a copy is left in the store until the next mount", error=str(error))
+        if scope.cancelled_caught:
+            log.warning("a copy is left in the store until the next mount: no answer")
 
 
 async def publish(
@@ -195,7 +202,5 @@ async def publish(
     try:
         await commit.bring(durable=durable)
         return await commit.show(path, base, identity)
-    except BaseException:
-        with trio.CancelScope(shield=True):
-            await commit.give_up()
-        raise
+    finally:
+        await commit.give_up()

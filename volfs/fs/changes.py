@@ -16,11 +16,10 @@ from typing import TypeVarTuple, Unpack
 import structlog
 import trio
 
-from volfs.errors import NotFound, VersionChanged, VolfsError
+from volfs.errors import VersionChanged, VolfsError
 from volfs.fs.names import Names
 from volfs.fs.tree import Node, join
 from volfs.fs.volume import Volume
-from volfs.store.base import Stat
 
 __all__ = ["Changes"]
 
@@ -105,11 +104,7 @@ class Changes:
             if path is None:
                 return
             epoch = (parent.epoch, child.epoch)
-            st: Stat | None
-            try:
-                st = await volume.store.stat(join(path, name))
-            except NotFound:
-                st = None
+            st = await volume.stat(join(path, name), child)
             if parent.children.get(name) is child and (parent.epoch, child.epoch) == epoch:
                 break
         if st is None:

@@ -130,8 +130,7 @@ async def _commit_staged(file: File, staged: StagedFile, *, durable: bool) -> No
             # no await from here: the store has it, now all that we know must say so
             _committed(file, staged, done)
     finally:
-        with trio.CancelScope(shield=True):
-            await commit.give_up()
+        await commit.give_up()
     if not done.renamed:
         await _clear(file, staged, done)
         await _reopen(file, done.conflict or path)

@@ -73,6 +73,11 @@ class File:
     def size(self) -> int:
         return self.staged.size if self.staged is not None else self.node.stat.size
 
+    @property
+    def is_append(self) -> bool:
+        """Whether what is staged is its base with more at the end."""
+        return self.staged is not None and self.base is not None and self._existing > 0
+
     # -- reading ---------------------------------------------------------------
 
     async def open_reader(self, path: bytes, *, adopt: bool = False) -> Stat:
@@ -220,7 +225,8 @@ class File:
             except BaseException:
                 self._throw_away(staged)
                 raise
-            self.staged, self.base, self._existing = staged, base, existing
+            self.staged, self.base = staged, base
+            self._existing = existing if existing == st.size else 0
             self.acknowledged = False
             if self.reader is not None:
                 self.reader.close()

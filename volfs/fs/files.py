@@ -26,7 +26,7 @@ from volfs.fs.file import File
 from volfs.fs.names import Names
 from volfs.fs.tree import Node
 from volfs.fs.volume import Volume
-from volfs.store.base import Owner
+from volfs.store.base import Owner, Stat
 
 __all__ = ["Files", "Handle", "Opened"]
 
@@ -81,6 +81,7 @@ class Files:
         writes = flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC
         if writes and self._volume.policy.read_only:
             raise StoreError("the volume is mounted read-only", errno=errno.EROFS)
+        self._refuse_at_the_end()
         names = list(node.names)
         file = self._hold(node)
         try:
@@ -124,13 +125,18 @@ class Files:
         if path is None:
             raise VersionChanged("the file was removed or replaced")
         epoch = node.epoch
+
+        async def pin() -> Stat:
+            return await file.open_reader(path, adopt=second and not file.opened)
+
         try:
-            st = await file.open_reader(path, adopt=second and not file.opened)
+            # Without a reader only a file that the cache has all of can be read.
+            st = await (volume.ask(node, pin) if file.complete() else pin())
         except (NotFound, VersionChanged) as error:
             if node.epoch == epoch and node.names and volume.tree.path(node) == path:
                 volume.lost(node)
             raise VersionChanged("the file was removed or replaced") from error
-        if node.epoch == epoch:
+        if st is not None and node.epoch == epoch:
             volume.observe(node, st)
 
     async def create(
@@ -138,6 +144,7 @@ class Files:
     ) -> tuple[Node, Opened]:
         """Open a file that the kernel believes not to exist. The name may be taken by now."""
         volume = self._volume
+        self._refuse_at_the_end()
         path = self._names.reserve(parent, name)
         try:
             node = await self._names.find(parent, name)
@@ -177,6 +184,11 @@ class Files:
             file.staged, file.base = staged, base
             file.wrote(0)
         return node, self._opened(node, file, flags)
+
+    def _refuse_at_the_end(self) -> None:
+        """Once the daemon was told to end, it finishes what it has and takes nothing new."""
+        if self._volume.ending:
+            raise StoreError("the mount is being taken away", errno=errno.ESHUTDOWN)
 
     def _hold(self, node: Node) -> File:
         node.handles += 1
@@ -315,6 +327,12 @@ class Files:
             if file is None or file.staged is None or file.activity is None or not node.names:
                 continue
             if due_while_open(now, file.activity, self._volume.policy.commit_interval_s):
+                self._volume.queue.add(node.number)
+
+    def commit_appends(self) -> None:
+        """The mount ends: queue open files that only grew. Others wait for their close (W6)."""
+        for node in self.open_nodes():
+            if node.file is not None and node.file.is_append and node.names:
                 self._volume.queue.add(node.number)
 
     def open_nodes(self) -> list[Node]:

@@ -47,11 +47,7 @@ class Names:
             path = self._tree.directory_path(parent)
             volume.watch(parent, path)
             epoch = parent.epoch
-            st: Stat | None
-            try:
-                st = await self._store.stat(join(path, name))
-            except NotFound:
-                st = None
+            st = await volume.stat(join(path, name), child)
             if parent.epoch != epoch or parent.children.get(name) is not child:
                 continue
             if st is None:

@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 import trio
@@ -25,7 +26,7 @@ from volfs.commit.queue import CommitQueue
 from volfs.commit.recover import Recovery
 from volfs.commit.staging import Staging
 from volfs.core.versions import is_racy
-from volfs.errors import NotFound, VersionChanged
+from volfs.errors import NotFound, StoreError, VersionChanged
 from volfs.fs.locks import SharedLock
 from volfs.fs.retries import SecondTries
 from volfs.fs.tree import ROOT, Node, Tree
@@ -34,6 +35,12 @@ from volfs.store.base import Owner, Stat, Store
 __all__ = ["Notifier", "Policy", "Volume"]
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+#: A store that is silent for so long counts as failing where old answers are allowed: under a second, so that
+#: cached reads feel as ever, and far more than a healthy one needs.
+_SILENCE_S = 0.5
 
 
 class Notifier(Protocol):
@@ -93,6 +100,7 @@ class Volume:
     structure: SharedLock = field(init=False)
     conflicts: int = 0
     errors: int = 0
+    ending: bool = False  # the daemon was told to end
     counters: Counter[str] = field(default_factory=Counter)
     second_tries: SecondTries = field(default_factory=SecondTries)
 
@@ -105,6 +113,34 @@ class Volume:
         """Others renamed the file: an open by the old name must not find it."""
         node.stale_names = True
         self.notifier.entry(parent.number, name, 0)
+
+    # -- asking the store --------------------------------------------------------
+
+    def may_be_stale(self, node: Node) -> bool:
+        """Whether what is known of the node may be served while the store fails (B3)."""
+        return trio.current_time() - node.checked_s < self.policy.stale_if_error_s
+
+    async def ask(self, node: Node, question: Callable[[], Awaitable[T]]) -> T | None:
+        """The store's answer about the node; None: there is none, and what is known may be served."""
+        if not self.may_be_stale(node):
+            return await question()
+        with trio.move_on_after(_SILENCE_S):
+            try:
+                return await question()
+            except StoreError as error:
+                if not error.passes:
+                    raise
+        self.counters["stale"] += 1
+        return None
+
+    async def stat(self, path: bytes, known: Node | None) -> Stat | None:
+        """What the store has at a path, where `known` was; None if nothing is there."""
+        try:
+            if known is None:
+                return await self.store.stat(path)
+            return await self.ask(known, lambda: self.store.stat(path)) or known.stat
+        except NotFound:
+            return None
 
     def now_ns(self) -> int:
         """The clock that the store's times are compared with."""
@@ -133,10 +169,7 @@ class Volume:
             if not force and self.fresh(node):
                 return node.stat
             epoch = node.epoch
-            try:
-                st: Stat | None = await self.store.stat(path)
-            except NotFound:
-                st = None
+            st = await self.stat(path, node)
             if node.epoch != epoch or self.tree.path(node) != path:
                 continue
             if st is not None and st.identity == node.identity:
@@ -175,6 +208,8 @@ class Volume:
         ones is often under way, and where none is, `fs.changes` tells.
         """
         known, node.stat = node.stat, st
+        if st is known:
+            return  # the store gave no answer (`stat`): it is as old as it was
         node.checked_s = trio.current_time()
         if st.version != known.version and node.is_file:
             node.stale_pages = True

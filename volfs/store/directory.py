@@ -84,7 +84,7 @@ class DirectoryStore:
         return self._reserved.staging
 
     def remove_staging(self) -> None:
-        """Take the staging directory away again if nothing is in it."""
+        """Take the staging directory away again if nothing is in it. Blocking."""
         if self._reserved is not None:
             self._reserved.remove()
 
@@ -122,6 +122,13 @@ class DirectoryStore:
         except OSError as error:
             raise from_os_error(error) from error
 
+    def let_go(self, fd: int) -> None:
+        """Close a descriptor of a file in the store, which on a remote one may take as long as any call."""
+        if self.local:
+            os.close(fd)
+        else:
+            trio.lowlevel.start_thread_soon(lambda: os.close(fd), lambda outcome: None)
+
     # -- names -----------------------------------------------------------------
 
     async def stat(self, path: bytes) -> Stat:
@@ -138,7 +145,7 @@ class DirectoryStore:
             os.close(fd)
 
     async def open(self, path: bytes) -> Reader:
-        fd = await self.call(self._open, path, drop=os.close)
+        fd = await self.call(self._open, path, drop=self.let_go)
         return FileReader(self, fd)
 
     def reader(self, fd: int) -> Reader:
@@ -156,7 +163,7 @@ class DirectoryStore:
         return fd
 
     async def scan(self, path: bytes) -> DirectoryReader:
-        fd = await self.call(self._open_scan, path, drop=os.close)
+        fd = await self.call(self._open_scan, path, drop=self.let_go)
         return FileDirectoryReader(self, fd, hide=RESERVED if not path else None)
 
     def _open_scan(self, path: bytes) -> int:

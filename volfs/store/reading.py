@@ -47,6 +47,8 @@ class Caller(Protocol):
         ended: Callable[[], None] = ...,
     ) -> T: ...
 
+    def let_go(self, fd: int) -> None: ...
+
 
 class FileReader:
     """`store.base.Reader` over a descriptor, which it owns."""
@@ -116,7 +118,7 @@ class FileReader:
 
     def _close_if_idle(self) -> None:
         if self._closing and not self._users:
-            os.close(self.fd)
+            self._store.let_go(self.fd)
 
 
 def _pread(fd: int, size: int, offset: int) -> bytes:
@@ -189,4 +191,4 @@ class FileDirectoryReader:
         return found
 
     def close(self) -> None:
-        os.close(self._fd)
+        self._store.let_go(self._fd)

@@ -15,7 +15,6 @@ commit, which depends on whether bytes move (`fs.patience`).
 
 from __future__ import annotations
 
-import errno
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -43,25 +42,6 @@ __all__ = ["RetryingStore"]
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-#: Errors of a network, a server or a stale handle, which the same call may not meet again. EIO is what file
-#: systems over a network say of all of these.
-_PASSING: Final = frozenset(
-    {
-        errno.EIO,
-        errno.EAGAIN,
-        errno.EINTR,
-        errno.ESTALE,
-        errno.ETIMEDOUT,
-        errno.ECONNRESET,
-        errno.ECONNABORTED,
-        errno.EHOSTDOWN,
-        errno.EHOSTUNREACH,
-        errno.ENETDOWN,
-        errno.ENETUNREACH,
-        errno.EREMOTEIO,
-    }
-)
 
 _TRIES: Final = 3
 
@@ -116,7 +96,7 @@ class Deadlines:
                     return await function()
                 except StoreError as error:
                     failures += 1
-                    if error.errno not in _PASSING or failures == _TRIES:
+                    if not error.passes or failures == _TRIES:
                         raise
                 self.retries += 1
                 await trio.sleep(retry_s(failures, random.random()))
