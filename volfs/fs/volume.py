@@ -102,6 +102,7 @@ class Volume:
     errors: int = 0
     ending: bool = False  # the daemon was told to end
     counters: Counter[str] = field(default_factory=Counter)
+    _silent: bool = False  # the store gave no answer the last time
     second_tries: SecondTries = field(default_factory=SecondTries)
 
     def __post_init__(self) -> None:
@@ -124,12 +125,16 @@ class Volume:
         """The store's answer about the node; None: there is none, and what is known may be served."""
         if not self.may_be_stale(node):
             return await question()
-        with trio.move_on_after(_SILENCE_S):
+        with trio.move_on_after(_SILENCE_S / (10 if self._silent else 1)):
             try:
-                return await question()
+                answer = await question()
+                self._silent = False
+                return answer
             except StoreError as error:
+                self._silent = error.passes
                 if not error.passes:
                     raise
+        self._silent = True
         self.counters["stale"] += 1
         return None
 

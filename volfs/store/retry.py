@@ -3,8 +3,8 @@
 Every call but a commit's own ends within its deadline with ETIMEDOUT. Calls that
 change nothing are tried again after errors that pass by themselves; a change is
 not, because it may have been made although its answer was lost. Once a call ran
-into its deadline, the store counts as away until another one is answered:
-meanwhile calls get a short deadline, so that nobody waits the long one in vain.
+into its deadline and nothing was answered meanwhile, the store counts as away:
+calls fail at once but for one now and then, until one is answered.
 
 The attributes of the root and the capacity are answered from memory if the store
 does not answer at once: `df` and `ls /` must never hang (B3).
@@ -15,6 +15,7 @@ commit, which depends on whether bytes move (`fs.patience`).
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -45,8 +46,10 @@ T = TypeVar("T")
 
 _TRIES: Final = 3
 
-#: Enough for an answer from across a continent; a store that is away costs each caller no more than this.
+#: One call now and then finds out whether the store is back; it has this long, and all others fail at once:
+#: the kernel sends the lookups of one directory one by one, so that their waits would add up.
 _AWAY_S: Final = 2.0
+_ASK_AGAIN_S: Final = 1.0
 
 #: `df` and `stat` of the root answer within a second, whatever the store does.
 _AT_ONCE_S: Final = 0.5
@@ -56,35 +59,51 @@ _SLOWEST_BYTES_PER_S: Final = 1e6
 
 
 class Deadlines:
-    """The deadlines of one store's calls, and whether it answers."""
+    """The deadlines of one store's calls, and whether it answers. Times by trio's clock."""
 
     def __init__(self, deadline_s: float) -> None:
         self._deadline_s = deadline_s
         self.away = False
+        self._answered_at = -math.inf
+        self._ask_again_at = -math.inf
         self.timeouts = 0
         self.retries = 0
 
     async def once(self, function: Callable[[], Awaitable[T]], *, more_s: float = 0.0) -> T:
-        """Call; StoreTimeout at the deadline."""
-        deadline_s = (min(_AWAY_S, self._deadline_s) if self.away else self._deadline_s) + more_s
+        """Call; StoreTimeout at the deadline, or at once while the store is away and was just asked."""
+        deadline_s = self._deadline_s + more_s
+        began = trio.current_time()
+        if self.away:
+            if began < self._ask_again_at:
+                raise StoreTimeout("the store does not answer")
+            deadline_s = min(deadline_s, _AWAY_S)
+            self._ask_again_at = began + deadline_s + _ASK_AGAIN_S
         with trio.move_on_after(deadline_s):
             try:
                 result = await function()
             except StoreError as error:
-                self._answered(error)
+                if not isinstance(error, StoreTimeout):
+                    self._answered()  # an error is an answer
                 raise
-            self.away = False
+            self._answered()
             return result
+        self._timed_out(began, deadline_s)
+        raise StoreTimeout(f"the store did not answer within {deadline_s:g} s")
+
+    def _answered(self) -> None:
+        self._answered_at = trio.current_time()
+        if self.away:
+            log.warning("the store answers again")
+            self.away = False
+
+    def _timed_out(self, began: float, deadline_s: float) -> None:
         self.timeouts += 1
+        if self._answered_at >= began:
+            return  # it answers others: what hangs is this one file
         if not self.away:
             log.error("the store does not answer", deadline_s=deadline_s)
         self.away = True
-        raise StoreTimeout(f"the store did not answer within {deadline_s:g} s")
-
-    def _answered(self, error: StoreError) -> None:
-        """An error is an answer, unless it says that there was none."""
-        if not isinstance(error, StoreTimeout):
-            self.away = False
+        self._ask_again_at = trio.current_time() + _ASK_AGAIN_S
 
     async def again(self, function: Callable[[], Awaitable[T]]) -> T:
         """Call, and again after an error that may pass; the deadline is for all tries together."""
@@ -142,7 +161,7 @@ class RetryingStore:
     async def _from_memory(self, function: Callable[[], Awaitable[T]], known: T | None) -> T:
         if known is None:
             return await self.deadlines.again(function)
-        with trio.move_on_after(_AT_ONCE_S):
+        with trio.move_on_after(0 if self.deadlines.away else _AT_ONCE_S):
             try:
                 return await function()
             except StoreError as error:
