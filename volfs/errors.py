@@ -52,7 +52,7 @@ class VolfsError(Exception):
         return super().__str__() or os.strerror(self.errno)
 
 
-#: Errors of a network, a server or a stale handle; EIO is what file systems over a network say of all of these.
+#: Errors of a network, a server or a stale handle; EIO is what network file systems say of all of these.
 _PASSING = frozenset(
     {
         _errno.EIO,

@@ -170,6 +170,10 @@ class Volume:
         self.pid = 0
         return forced
 
+    def is_running(self) -> bool:
+        """Whether the daemon's process is there, whatever state its mount is in."""
+        return bool(self.pid) and mounts.is_running(self.pid)
+
     def is_alive(self) -> bool:
         """Whether the daemon runs and its root answers."""
         if PLAIN:

@@ -103,9 +103,7 @@ class Commit:
         if self._blocks is not None:
             self._blocks.update(piece)
 
-    async def show(
-        self, path: bytes, base: Version | None, identity: bytes | None = None
-    ) -> Published:
+    async def show(self, path: bytes, base: Version | None, identity: bytes | None = None) -> Published:
         """Give them their name. `base` None: they replace whatever is there.
 
         If the file at `path` is no longer `base`, ours goes beside it (W7). If it is
@@ -120,16 +118,18 @@ class Commit:
             except NotFound:
                 current = None
             expected: Version | Expected
+            if current is not None and self._staging.in_store and self._upload.is_shown(current):
+                return self._shown(current, None)  # an earlier attempt did it, and its answer was lost
             if base is None:
                 expected = Expected.ANYTHING
             elif current is None:
                 expected = Expected.NOTHING
-            elif current.version == base:
-                expected = base
+            elif current.version == base or self._is_earlier_attempt(current):
+                expected = current.version
             else:
                 return await self._show_beside(path)
             if current is not None and current.nlink > 1 and current.identity == identity:
-                return await self._overwrite(path)
+                return await self._overwrite(path, current)
             # An empty file (the name taken by an O_EXCL open, say) has no bytes that a power cut could cost.
             if current is not None and current.size > 0 and not self._durable:
                 await self.bring(durable=True)
@@ -138,10 +138,19 @@ class Commit:
                 st = await self._upload.show(path, expected)
             except VersionChanged:
                 continue  # within the moment since we looked: look again
+            except StoreError:
+                self._staged.attempts.append(self._upload.is_shown)
+                raise
             return self._shown(st, None)
 
-    async def _overwrite(self, path: bytes) -> Published:
+    def _is_earlier_attempt(self, current: Stat) -> bool:
+        """Whether what changed the file was an attempt of ours that failed, or seemed to."""
+        return any(is_shown(current) for is_shown in self._staged.attempts)
+
+    async def _overwrite(self, path: bytes, current: Stat) -> Published:
         """In place: a file with several names stays one (W11)."""
+        if not self._is_earlier_attempt(current):  # should it fail half-way, the object is ours to finish
+            self._staged.attempts.append(lambda st: st.identity == current.identity)
         self._blocks = BlockSums() if self._blocks is not None else None
         self._showing()
         st = await self._store.overwrite(self._staged.fd, path, self._observe)

@@ -1,21 +1,32 @@
 """Staged files: local copies that hold writes which are not committed yet.
 
-It owns the staging directory's descriptor and the files in it. It does not know
-paths of the volume (the journal does) nor when to commit (`core.schedule`).
+It owns the staging directory's descriptor, the files in it, and the account of what
+they take on the local disk. It does not know paths of the volume (the journal does),
+nor when to commit (`core.schedule`), nor what to do when the disk is full (`room`).
 
 *Concurrency:* a write of up to 64 KiB into the page cache costs less than the
 switch to a thread and is made in the trio thread; everything larger goes to one.
 The caller holds the file's lock over each call that changes it.
+
+*Invariants:* a write that failed leaves the file as long as it was, so that the
+application may try it again: FUSE can say an errno or a count, not both. `allocated`
+is the sum over the files that have a name in a directory outside the store.
 """
 
 from __future__ import annotations
 
 import os
 import stat as _stat
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
 from uuid import uuid4
 
 import trio
 
+from volfs import crash
+from volfs.core.spans import INODE_BYTES
 from volfs.errors import StagedLost, from_os_error
 from volfs.store.attributes import apply_changes, to_stat
 from volfs.store.base import Changes, Owner, Stat
@@ -26,11 +37,17 @@ __all__ = ["INLINE_BYTES", "StagedFile", "Staging"]
 #: Up to here a copy into the page cache (about 10 us) is cheaper than waking a thread (about 60 us).
 INLINE_BYTES = 64 << 10
 
+#: A block of `st_blocks`, whatever the file system's own are.
+_SECTOR: Final = 512
+
+#: Attempts that are remembered: the answer that was lost is one of the last.
+_ATTEMPTS = 8
+
 
 class StagedFile:
     """One open staged file. It is gone when it was published by rename or discarded."""
 
-    __slots__ = ("_closing", "_staging", "_users", "fd", "name")
+    __slots__ = ("_closing", "_staging", "_users", "attempts", "fd", "name")
 
     def __init__(self, staging: Staging, name: str, fd: int) -> None:
         self._staging = staging
@@ -38,6 +55,8 @@ class StagedFile:
         self.fd = fd
         self._users = 0
         self._closing = False
+        #: Commits that failed, or whose answer was lost: each knows what it may have put into the store.
+        self.attempts: deque[Callable[[Stat], bool]] = deque(maxlen=_ATTEMPTS)
 
     def stat(self) -> Stat:
         """Attributes as the file will have them; link count 0 means that its only name is gone."""
@@ -61,19 +80,28 @@ class StagedFile:
                 os.close(self.fd)
 
     async def write(self, offset: int, data: bytes) -> None:
+        """All of it, or the file keeps its size (what was overwritten up to the failure stays so)."""
+        size = self.size
         try:
             if len(data) <= INLINE_BYTES:
                 write_all(self.fd, memoryview(data), offset)
             else:
                 await trio.to_thread.run_sync(write_all, self.fd, memoryview(data), offset)
         except OSError as error:
+            with suppress(OSError):  # the first one says why
+                if self.size > size:
+                    os.ftruncate(self.fd, size)
             raise from_os_error(error) from error
+        finally:
+            self._staging.measure(self)
 
     def truncate(self, size: int) -> None:
         try:
             os.ftruncate(self.fd, size)
         except OSError as error:
             raise from_os_error(error) from error
+        finally:
+            self._staging.measure(self)
 
     def change(self, changes: Changes) -> None:
         try:
@@ -131,11 +159,38 @@ class StagedFile:
 
 
 class Staging:
-    """A directory of staged files. `in_store`: it lies in the store, so that a commit is a rename."""
+    """A directory of staged files. `in_store`: it lies in the store, so that a commit is a rename.
+
+    `allocated`: what the files take on the local disk, those of earlier daemons
+    included; 0 where they lie in the store.
+    """
 
     def __init__(self, directory: int, *, in_store: bool) -> None:
         self.directory = directory
         self.in_store = in_store
+        self.allocated = 0
+        self._sizes: dict[str, int] = {}  # of `allocated`, by name
+        if not in_store:
+            for name in self.names():
+                st = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                self._account(name, st.st_blocks * _SECTOR)
+
+    def measure(self, staged: StagedFile) -> None:
+        """The file has grown or shrunk. One fstat, which counts what delayed allocation promised, too."""
+        if staged.name in self._sizes:
+            self._account(staged.name, os.fstat(staged.fd).st_blocks * _SECTOR)
+
+    def allocated_of(self, staged: StagedFile) -> int:
+        """The part of `allocated` that is this file's."""
+        return self._sizes.get(staged.name, 0)
+
+    def _account(self, name: str, size: int) -> None:
+        size += INODE_BYTES
+        self.allocated += size - self._sizes.get(name, 0)
+        self._sizes[name] = size
+
+    def _forget(self, name: str) -> None:
+        self.allocated -= self._sizes.pop(name, 0)
 
     def create(self) -> StagedFile:
         """A new empty staged file, readable by the daemon only until it is given its owner and mode."""
@@ -146,6 +201,9 @@ class Staging:
             )
         except OSError as error:
             raise from_os_error(error) from error
+        crash.point("staging.created")
+        if not self.in_store:
+            self._account(name, 0)
         return StagedFile(self, name, fd)
 
     def open(self, name: str) -> StagedFile:
@@ -157,12 +215,15 @@ class Staging:
         return StagedFile(self, name, fd)
 
     def remove(self, name: str) -> None:
+        """Delete the file; one that has become a cache file is not here any more, and not counted."""
         try:
             os.unlink(name, dir_fd=self.directory)
         except FileNotFoundError:
             pass
         except OSError as error:
             raise from_os_error(error) from error
+        crash.point("staging.removed")
+        self._forget(name)
 
     def names(self) -> list[str]:
         return sorted(os.listdir(self.directory))

@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-__all__ = ["BLOCK_BYTES", "Extent", "block_count", "block_extent", "blocks_of", "clip", "cost_bytes", "runs"]
+__all__ = [
+    "BLOCK_BYTES",
+    "INODE_BYTES",
+    "Extent",
+    "block_count",
+    "block_extent",
+    "blocks_of",
+    "clip",
+    "cost_bytes",
+    "runs",
+]
 
 #: The unit of fetch, checksum and presence. A random read of a remote store costs about a round trip up
 #: to this size; a smaller block would make the index longer, a larger one random reads dearer.
@@ -17,6 +27,10 @@ BLOCK_BYTES: Final = 256 << 10
 
 #: The unit in which file systems allocate, and the size of one node of an extent tree.
 _PAGE: Final = 4 << 10
+
+#: What a file costs besides its data: an inode of 256 or 512 bytes, a name in a folder, a row in the index.
+#: Less than a page, but a page is the unit, and 20,000 tiny files must not cost nothing.
+INODE_BYTES: Final = _PAGE
 
 #: ext4 keeps 4 extents in the inode and then up to 340 in each tree node; nodes may be half full.
 _EXTENTS_INLINE: Final = 4
@@ -73,7 +87,8 @@ def runs(numbers: Iterable[int], most: int) -> Iterator[range]:
 def cost_bytes(count: int, has_last: bool, file_size: int) -> int:
     """What `count` blocks of a file take on a disk at most, the file's last block among them or not.
 
-    Whole pages, and the nodes of the extent tree that a file with holes needs.
+    Whole pages, the nodes of the extent tree that a file with holes needs, and its inode. A file without
+    blocks costs nothing: it is on its way out.
     """
     if not count:
         return 0
@@ -82,4 +97,4 @@ def cost_bytes(count: int, has_last: bool, file_size: int) -> int:
         last = file_size - (block_count(file_size) - 1) * BLOCK_BYTES
         data -= BLOCK_BYTES - -(-last // _PAGE) * _PAGE
     nodes = -(-max(0, count - _EXTENTS_INLINE) // _EXTENTS_PER_NODE)
-    return data + nodes * _PAGE
+    return data + nodes * _PAGE + INODE_BYTES

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 
-from volfs.errors import NotFound, StoreError, VersionChanged
+from volfs.errors import StoreError, VersionChanged
 from volfs.fs.tree import Node
 from volfs.fs.volume import Volume
 from volfs.store.base import Changes
@@ -94,7 +94,7 @@ class Attributes:
         """Our change gave the file a new ctime, hence a new version of the same content."""
         try:
             st = await self._volume.store.stat(self.path(node))
-        except NotFound:
-            return  # removed since: the next look finds out
+        except StoreError:
+            return  # it is done; the next look finds out what it made, or that the file was removed
         if st.identity == node.identity:
             self._volume.settle(node, st)

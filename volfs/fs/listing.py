@@ -39,7 +39,9 @@ class Listing:
         self._names_read: list[bytes] = []  # since the last request's first, which is ordinal `_base`
         self._base = 0
         self._step = _FIRST_STEP
-        self._ours: set[bytes] = set()  # pending when the pass began, and not given out yet
+        self._ours: set[bytes] = (
+            set()
+        )  # had bytes to commit when the pass began; the store did not name them yet
         self._ended = False
 
     async def open(self) -> None:
@@ -47,7 +49,7 @@ class Listing:
         path = self._volume.tree.directory_path(self.node)
         self._volume.watch(self.node, path)
         self._reader = await self._volume.store.scan(path)
-        self._ours = {name for name, child in self.node.children.items() if child.pending}
+        self._ours = {name for name, child in self.node.children.items() if child.dirty or child.pending}
 
     async def read(self, offset: int, emit: Emit) -> None:
         """Give out entries from `offset` on until `emit` has no room."""
@@ -68,13 +70,13 @@ class Listing:
                         return
                     given += 1
                 at += 1
-                self._ours.discard(name)
 
     async def _more(self) -> None:
         assert self._reader is not None
         names = await self._reader.names(self._step)
         if names:
             self._names_read += names
+            self._ours.difference_update(names)
             return
         self._ended = True
         self._names_read += sorted(name for name in self._ours if name in self.node.children)

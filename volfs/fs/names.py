@@ -15,6 +15,8 @@ from __future__ import annotations
 import errno
 from contextlib import AsyncExitStack
 
+import structlog
+
 from volfs import crash
 from volfs.errors import AlreadyExists, NotFound, NotPermitted, StoreError
 from volfs.fs.tree import ROOT, Node, join
@@ -22,6 +24,8 @@ from volfs.fs.volume import Volume
 from volfs.store.base import RESERVED, Owner, Stat
 
 __all__ = ["RENAME_EXCHANGE", "RENAME_NOREPLACE", "Names"]
+
+log = structlog.get_logger(__name__)
 
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
@@ -253,8 +257,8 @@ class Names:
         if before is not None:
             await self._store.rename(old, new, flags)
             crash.point("rename.moved")
-            after = await self._store.stat(new)
-            if node.dirty:
+            after = await self._stat_of_ours(new)
+            if node.dirty and after is not None:
                 self._rebase(node, before, after)
         self._moved(parent, name, new_parent, new_name, node, target)
         if after is not None and after.identity == node.identity:
@@ -267,6 +271,14 @@ class Names:
         elif node.dirty:
             assert node.file is not None and node.file.staged is not None
             self._volume.journal.move(node.file.staged.name, self._tree.path(node) or new)
+
+    async def _stat_of_ours(self, path: bytes) -> Stat | None:
+        """What our change made of a file. It is done: that nobody says what it made must not fail it."""
+        try:
+            return await self._store.stat(path)
+        except StoreError as error:
+            log.warning("no attributes after a rename", path=path, error=str(error))
+            return None
 
     async def _in_store(self, node: Node, path: bytes) -> Stat | None:
         """What a rename has to move in the store: None if only this mount has the file."""
@@ -312,8 +324,10 @@ class Names:
             self._tree.exchange(parent, name, new_parent, new_name)
             parent.epoch += 1
             new_parent.epoch += 1
-            self._volume.settle(node, await self._store.stat(new))
-            self._volume.settle(target, await self._store.stat(old))
+            for moved, path in ((node, new), (target, old)):
+                st = await self._stat_of_ours(path)
+                if st is not None:
+                    self._volume.settle(moved, st)
             if node.is_dir or target.is_dir:
                 self._swap_below(old, new)
 

@@ -100,7 +100,7 @@ class Repairs:
         if name == _LAST:
             await self._idle.wait()
             return json.dumps(list(self._last)).encode()
-        if self._report is None:
+        if self._report is None and self._idle.is_set():
             self._add(_Check(repair=True))
         await self._idle.wait()
         return json.dumps(self._report).encode()

@@ -170,6 +170,10 @@ class Upload(Protocol):
         """
         ...
 
+    def is_shown(self, st: Stat) -> bool:
+        """Whether a name shows this upload: a `show` may have been done although it raised an error."""
+        ...
+
     async def discard(self) -> None:
         """Take a copy away again; a staged file that was to be renamed stays where it is."""
         ...

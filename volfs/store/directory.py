@@ -320,10 +320,10 @@ class DirectoryStore:
         if name is not None:
             if durable:
                 await self.call(os.fsync, staged, thread=True)
-            return StagedUpload(self, name, staged)
-        copy, count = await self.call(copy_staged, staged, self.staging, observe, thread=True)
-        self.written_bytes += count
-        return CopiedUpload(self, copy, staged)
+            return StagedUpload(self, name, staged, to_stat(os.fstat(staged)).version)
+        copy, st = await self.call(copy_staged, staged, self.staging, observe, thread=True)
+        self.written_bytes += st.size
+        return CopiedUpload(self, copy, staged, st.version)
 
     async def overwrite(self, staged: int, path: bytes, observe: Observer | None) -> Stat:
         return await self.call(self._overwrite, staged, path, observe, thread=True)

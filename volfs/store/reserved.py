@@ -76,8 +76,12 @@ class Reserved:
         os.close(self._owner)
 
     def remove(self) -> None:
-        """Take what is ours away if no staged file is left, and all of it if we were the last."""
+        """Take what is ours away if no staged file is left, and all of it if we were the last.
+
+        Nothing is being copied any more: a copy that is there could not be discarded.
+        """
         try:
+            self._remove_copies(self.staging)
             os.rmdir(self._path(self._id), dir_fd=self._root)
         except OSError:  # files that are kept
             return

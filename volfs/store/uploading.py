@@ -62,14 +62,18 @@ class Place(Protocol):
 class StagedUpload:
     """`store.base.Upload` of a staged file in the store's own staging directory: it is renamed."""
 
-    def __init__(self, place: Place, name: str, staged: int) -> None:
+    def __init__(self, place: Place, name: str, staged: int, version: Version) -> None:
         self._place = place
         self._name = name
         self._staged = staged  # the bytes; the descriptor is the caller's, and open as long as we are used
+        self._version = version
 
     async def show(self, path: bytes, expected: Version | Expected) -> Stat:
         place = self._place
         return await place.call(_show, place.root, place.staging, self._name, self._staged, path, expected)
+
+    def is_shown(self, st: Stat) -> bool:
+        return same_but_for_ctime(st, self._version)
 
     async def discard(self) -> None:
         pass
@@ -82,20 +86,21 @@ class CopiedUpload(StagedUpload):
         await self._place.call(_discard, self._place.staging, self._name)
 
 
-def copy_staged(staged: int, directory: int, observe: Observer | None) -> tuple[str, int]:
-    """Copy bytes and attributes into a new durable file of the staging directory; its name and size."""
+def copy_staged(staged: int, directory: int, observe: Observer | None) -> tuple[str, Stat]:
+    """Copy bytes and attributes into a new durable file of the staging directory; its name and attributes."""
     name = f"{COPY_PREFIX}{uuid4().hex}"
     return name, _copy(staged, directory, name, observe)
 
 
-def _copy(staged: int, directory: int, name: str, observe: Observer | None) -> int:
+def _copy(staged: int, directory: int, name: str, observe: Observer | None) -> Stat:
     fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
     try:
         crash.point("upload.created")
-        count = copy_bytes(staged, fd, observe)
+        copy_bytes(staged, fd, observe)
         crash.point("upload.copied")
         copy_attributes(staged, fd)
         os.fsync(fd)
+        st = to_stat(os.fstat(fd))
     except BaseException:
         with suppress(OSError):  # the first error says more
             os.unlink(name, dir_fd=directory)
@@ -103,7 +108,7 @@ def _copy(staged: int, directory: int, name: str, observe: Observer | None) -> i
     finally:
         os.close(fd)
     crash.point("upload.synced")
-    return count
+    return st
 
 
 def _discard(directory: int, name: str) -> None:

@@ -1,0 +1,103 @@
+"""`.volfs` in the store: what mounts that are gone left is swept, what live ones have is not."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from volfs.store.reserved import Reserved
+
+Make = Callable[[str], Reserved]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[int]:
+    """The descriptor of a volume's root."""
+    fd = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
+    yield fd
+    os.close(fd)
+
+
+def left_by_a_mount(root: int, tmp_path: Path, *names: str, hours: float) -> Path:
+    """A mount that copied and staged, and then was killed so many hours ago."""
+    gone = Reserved(root, "gone")
+    directory = tmp_path / ".volfs/gone"
+    for name in names:
+        (directory / name).write_bytes(b"bytes")
+    gone.close()  # the kernel gives its lock back, as after a kill
+    then = time.time() - hours * 3600
+    os.utime(tmp_path / ".volfs/owners/gone", (then, then))
+    return directory
+
+
+def test_copies_of_a_mount_that_is_gone_are_swept(root: int, tmp_path: Path) -> None:
+    """And with them its directory."""
+    directory = left_by_a_mount(root, tmp_path, "copy-1", "copy-2", hours=2)
+    ours = Reserved(root, "ours")
+    ours.sweep()
+    assert not directory.exists()
+    assert os.listdir(tmp_path / ".volfs/owners") == ["ours"]
+    ours.remove()
+    ours.close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_staged_files_of_a_mount_that_is_gone_stay(root: int, tmp_path: Path) -> None:
+    """Somebody was promised them; its own next mount commits them."""
+    directory = left_by_a_mount(root, tmp_path, "copy-1", "0123abcd", hours=1000)
+    ours = Reserved(root, "ours")
+    ours.sweep()
+    assert os.listdir(directory) == ["0123abcd"]
+    ours.remove()
+    ours.close()
+
+
+def test_a_mount_that_lives_keeps_everything(root: int, tmp_path: Path) -> None:
+    """Its lock says so, however old its heartbeat is."""
+    live = Reserved(root, "live")
+    (tmp_path / ".volfs/live/copy-1").write_bytes(b"bytes")
+    then = time.time() - 1e6
+    os.utime(tmp_path / ".volfs/owners/live", (then, then))
+    ours = Reserved(root, "ours")
+    ours.sweep()
+    assert (tmp_path / ".volfs/live/copy-1").exists()
+    ours.remove()
+    ours.close()
+    assert (tmp_path / ".volfs/live/copy-1").exists()
+    live.close()
+
+
+def test_without_locks_the_heartbeat_decides(root: int, tmp_path: Path) -> None:
+    """Where locks do not reach across hosts, a lock that can be had proves nothing."""
+    directory = left_by_a_mount(root, tmp_path, "copy-1", hours=0.5)
+    ours = Reserved(root, "ours")
+    ours.sweep()
+    assert os.listdir(directory) == ["copy-1"]
+    ours.close()
+
+
+def test_own_copies_are_swept_at_the_start(root: int, tmp_path: Path) -> None:
+    """Of a daemon with our cache directory, which is locked: it cannot live."""
+    directory = left_by_a_mount(root, tmp_path, "copy-1", "0123abcd", hours=0)
+    again = Reserved(root, "gone")
+    assert os.listdir(directory) == ["0123abcd"]
+    again.remove()
+    again.close()
+    assert os.listdir(directory) == ["0123abcd"]
+
+
+def test_a_directory_without_an_owner_is_left_by_an_older_volfs(root: int, tmp_path: Path) -> None:
+    """It goes when nothing has changed in it for long."""
+    for name, hours in (("old", 2.0), ("new", 0.0)):
+        directory = tmp_path / ".volfs" / name
+        directory.mkdir(parents=True)
+        then = time.time() - hours * 3600
+        os.utime(directory, (then, then))
+    ours = Reserved(root, "ours")
+    ours.sweep()
+    assert sorted(os.listdir(tmp_path / ".volfs")) == ["new", "ours", "owners"]
+    ours.close()
