@@ -94,7 +94,7 @@ async def test_a_crash_after_the_rename_is_recognized(bench: Bench) -> None:
 
 
 async def test_a_crash_after_the_copy_got_its_name_is_recognized(bench: Bench) -> None:
-    """The store has these very bytes: no second commit, no conflict with ourselves."""
+    """W7b: the store has these very bytes: no second commit, no conflict with ourselves."""
     (bench.root / "f").write_bytes(b"base")
     staged = bench.left(b"f", b"done", bench.version("f"), existing=4)
     bench.journal.close_file(staged)
@@ -143,7 +143,7 @@ async def test_a_torn_overwrite_is_done_again(bench: Bench) -> None:
 
 
 async def test_lost_bytes_are_reported(bench: Bench) -> None:
-    """A staged file that vanished is counted as lost, and no empty file takes its place."""
+    """W6a: A staged file that vanished is counted as lost, and no empty file takes its place."""
     bench.journal.add("0" * 32, b"f", None, 0, 1)
     bench.journal.close_file("0" * 32)
     result = await bench.recover()

@@ -234,7 +234,7 @@ class StoreContract:
         assert await content(store, b"b") == b"B"
 
     async def test_symlinks_are_kept_and_never_followed(self, store: Store) -> None:
-        """A link out of the volume is data; nothing resolves a path through it."""
+        """D4: A link out of the volume is data; nothing resolves a path through it."""
         st = await store.symlink(b"l", b"/etc", NOBODY)
         assert stat.S_ISLNK(st.mode)
         assert await store.readlink(b"l") == b"/etc"

@@ -11,7 +11,7 @@ from volfs.fs.patience import PatientLock, Progress
 
 
 async def test_what_moves_is_waited_for(autojump_clock: MockClock) -> None:
-    """As long as there is a sign of life within each patience, however long it takes in all."""
+    """B3a: as long as there is a sign of life within each patience, however long it takes in all."""
     progress, done = Progress(10), trio.Event()
 
     async def work() -> None:

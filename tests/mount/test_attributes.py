@@ -251,7 +251,7 @@ def test_blocks_say_what_is_used(area: Area) -> None:
 
 
 def test_access_time_is_not_an_error(area: Area) -> None:
-    """utime of atime alone keeps mtime, and UTIME_NOW sets the current time."""
+    """D7: utime of atime alone keeps mtime, and UTIME_NOW sets the current time."""
     path = area.here / "f"
     path.write_text("x")
     os.utime(path, ns=(MOMENT, MOMENT))
@@ -276,7 +276,7 @@ def test_device_nodes_are_refused_or_made(area: Area) -> None:
 
 
 def test_unsupported_calls_say_so(area: Area) -> None:
-    """What the file system cannot do is answered with an errno that programs know how to handle."""
+    """D2: what the file system cannot do is answered with an errno that programs know how to handle."""
     (area.here / "f").write_text("x")
 
     def unnamed() -> None:

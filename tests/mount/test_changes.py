@@ -140,7 +140,7 @@ def test_new_content(scene: Scene, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["overwrite", "replace", "append", "truncate"])
 def test_stat_without_an_open(scene: Scene, kind: str) -> None:
-    """stat shows a change within the window though nobody opens the file again."""
+    """R2: stat shows a change within the window though nobody opens the file again."""
     scene.know()
     scene.change(kind)
     real = os.stat(scene.area.back / "d/f")
@@ -303,7 +303,7 @@ def test_many_quick_changes_of_one_file(area: Area) -> None:
 @pytest.mark.timeout(110)
 @pytest.mark.parametrize(("side", "rounds"), [("hand", 200), ("mount", 60)])
 def test_overlapped_replacements_are_never_mixed(area: Area, side: str, rounds: int) -> None:
-    """A reader overlapping atomic replacements of a 64 MiB file sees whole versions only, and the last one at
+    """W2: a reader overlapping replacements of a 64 MiB file sees whole versions only, and the last one at
     the end.
     """
     size = 64 << 20

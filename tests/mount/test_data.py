@@ -55,7 +55,7 @@ def test_size_grows_monotonically_under_appends(area: Area) -> None:
 
 
 def test_duplicated_descriptor(area: Area) -> None:
-    """Closing one of two duplicates flushes and goes on; both writes are there, and an open right after sees
+    """W3a: closing one of two duplicates flushes and goes on; both writes are there; an open after it sees
     them.
     """
     path = area.here / "dp"
@@ -110,7 +110,7 @@ def test_append_ignores_the_offset(area: Area) -> None:
 
 
 def test_fallocate_and_growing_truncate(area: Area) -> None:
-    """posix_fallocate works or says that it cannot; growing by ftruncate gives zeros."""
+    """D1: posix_fallocate works or says that it cannot; growing by ftruncate gives zeros."""
     handle = os.open(area.here / "fa", os.O_RDWR | os.O_CREAT)
     os.write(handle, b"abc")
     assert error_of(os.posix_fallocate, handle, 0, 100_000) in ("", "EOPNOTSUPP", "EINVAL")

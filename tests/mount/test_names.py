@@ -39,7 +39,7 @@ def test_names_are_bytes(area: Area) -> None:
 
 
 def test_replace_while_the_target_is_dirty(area: Area) -> None:
-    """Fifty times temp-then-rename over a target that was just written: the last version wins, once."""
+    """W8: fifty times temp-then-rename over a target that was just written: the last version wins, once."""
     target, temporary = area.here / "t", area.here / "t.tmp"
     for i in range(50):
         target.write_text(f"v{i}-target")
@@ -305,7 +305,7 @@ def test_mknod(area: Area) -> None:
 
 
 def test_inode_numbers_are_stable(area: Area) -> None:
-    """A file keeps its number over appends, renames and listings, and readdir agrees with stat."""
+    """D5: A file keeps its number over appends, renames and listings, and readdir agrees with stat."""
     (area.here / "in").mkdir()
     path, other = area.here / "f", area.here / "g"
     path.write_text("x")
@@ -384,7 +384,7 @@ def test_removed_directory_in_use(area: Area) -> None:
 
 
 def test_the_reserved_name_is_hidden(area: Area) -> None:
-    """`.volfs` at the root is in no listing and cannot be looked up, made or replaced; deeper it is a plain
+    """D3: `.volfs` at the root is in no listing, nor looked up, made or replaced; deeper it is a plain
     name.
     """
     if PLAIN:

@@ -112,7 +112,7 @@ METHODS = [
 
 @pytest.mark.parametrize("method", METHODS)
 def test_exception_in_a_request(faulty: Faulty, guarded: None, method: str) -> None:
-    """Any exception in a handler is EIO for that request; the next one is served, and the status counts
+    """B5: any exception in a handler is EIO for that request; the next one is served, and the status counts
     it.
     """
     volume, faults = faulty

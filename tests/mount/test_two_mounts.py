@@ -96,7 +96,7 @@ def test_truncating_writer_replaces(area: Area) -> None:
 
 
 def test_file_deleted_under_a_dirty_one(area: Area) -> None:
-    """The name vanished in the store under an append: our bytes are published or kept beside, never lost."""
+    """W7a: the name vanished in the store under an append: our bytes are published, never lost."""
     if PLAIN:
         return
     path = area.here / "c"
@@ -260,7 +260,7 @@ def test_invalidation_does_not_wedge_readers(area: Area) -> None:
 
 
 def test_in_place_overwrites_under_busy_readers(area: Area) -> None:
-    """Fifty overwrites in place under readers by mapping and by read: the last content arrives, no one
+    """D8: fifty overwrites in place under readers by mapping and by read: the last content arrives, no one
     hangs.
     """
     size = 4 << 20

@@ -10,7 +10,7 @@ from tests.conftest import Area
 
 @pytest.mark.modes("local")
 def test_inotify_tells_of_own_changes_and_of_deletions_elsewhere(area: Area) -> None:
-    """A directory's watcher sees a file made here, a file's own watcher its removal in the backing."""
+    """D6: A directory's watcher sees a file made here, a file's own watcher its removal in the backing."""
     (area.here / "theirs").write_text("x")
     area.settle()
     (area.here / "theirs").read_text()

@@ -129,6 +129,9 @@ class _FaultUpload(_Door):
     async def show(self, path: bytes, expected: Version | Expected) -> Stat:
         return await self._pass("upload.show", path, lambda: self._inner.show(path, expected))
 
+    def is_shown(self, st: Stat) -> bool:
+        return self._inner.is_shown(st)
+
     async def discard(self) -> None:
         await self._pass("upload.discard", b"", self._inner.discard)
 

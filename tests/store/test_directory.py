@@ -33,7 +33,7 @@ class TestContract(StoreContract):
 
 
 async def test_commit_by_rename_keeps_the_staged_inode(store: DirectoryStore, tmp_path: Path) -> None:
-    """A file that is staged in the store becomes the store's file without a copy."""
+    """D9: A file that is staged in the store becomes the store's file without a copy."""
     staging = store.staging
     fd = os.open("s", os.O_RDWR | os.O_CREAT, 0o644, dir_fd=staging)
     os.write(fd, b"bytes")

@@ -35,7 +35,7 @@ def left_by_a_mount(root: int, tmp_path: Path, *names: str, hours: float) -> Pat
 
 
 def test_copies_of_a_mount_that_is_gone_are_swept(root: int, tmp_path: Path) -> None:
-    """And with them its directory."""
+    """W6b: and with them its directory."""
     directory = left_by_a_mount(root, tmp_path, "copy-1", "copy-2", hours=2)
     ours = Reserved(root, "ours")
     ours.sweep()
