@@ -8,6 +8,7 @@
         ├── commits         a task each, where the store may hang
         ├── cache           index writes, eviction, fetch-ahead (only with a cache)
         ├── watcher         inotify events (only where the store is local)
+        ├── repairs         what `volfs recover` and `volfs fsck` ask for
         ├── clock           commits of files that stay open
         ├── poll            looks at open files
         └── front
@@ -43,7 +44,9 @@ import volfs
 from volfs.cache.fill import Cache
 from volfs.commit.journal import Journal
 from volfs.commit.queue import CommitQueue
+from volfs.commit.record import MountRecord, claim
 from volfs.commit.recover import Recovery
+from volfs.commit.room import WriteRoom
 from volfs.commit.staging import Staging
 from volfs.config import MountConfig
 from volfs.errors import SetupError
@@ -150,11 +153,18 @@ class _Daemon:
         config = self._config
         journal = Journal(config.cache_dir / "journal.db")
         cache = None
+        self._claim(journal)
+        staging, staging_path = self._open_staging()
         if self._cached:
             directory = config.cache_dir / "cache"
             directory.mkdir(exist_ok=True)
-            cache = Cache.open(directory, config.cache_bytes, _MEMORY_BYTES)
-        staging, staging_path = self._open_staging()
+            cache = Cache.open(
+                directory,
+                config.cache_bytes,
+                _MEMORY_BYTES,
+                staged=lambda: staging.allocated if staging is not None else 0,
+                databases=[config.cache_dir / "journal.db"],
+            )
         if staging is not None:
             self._recovery = Recovery(self._store, staging, journal)
             await self._recovery.start(_REPLAY_S)
@@ -187,6 +197,7 @@ class _Daemon:
             staging=staging,
             staging_path=staging_path,
             cache=cache,
+            room=None if staging is None or staging.in_store else WriteRoom(staging, cache, queue),
             watcher=watcher,
         )
         volume.recovery = self._recovery
@@ -221,6 +232,23 @@ class _Daemon:
         self._directory.close()
 
     @property
+    def _stages_in_store(self) -> bool:
+        """Whether a commit is a rename. Not where the store may hang: a write must not wait for it."""
+        return self._store.local and not self._cached
+
+    def _claim(self, journal: Journal) -> None:
+        """Say whose the cache directory is; SetupError if it owes bytes to another backing."""
+        config = self._config
+        record = MountRecord(
+            backing=config.backing,
+            mountpoint=config.mountpoint,
+            cached=not self._stages_in_store,
+            commit=config.commit,
+            read_only=config.read_only,
+        )
+        claim(config.cache_dir, record, owes=bool(journal.entries()))
+
+    @property
     def _freshness_s(self) -> float:
         if self._config.freshness_s is not None:
             return self._config.freshness_s
@@ -230,9 +258,8 @@ class _Daemon:
         if self._config.read_only:
             return None, None
         in_store = self._directory.open_staging(self._mount_id)
-        if self._store.local and not self._cached:
+        if self._stages_in_store:
             return Staging(in_store, in_store=True), None
-        # On the local disk: what is written must not wait for a store that does not answer.
         path = self._config.cache_dir / "staging"
         path.mkdir(exist_ok=True)
         return Staging(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), in_store=False), path
@@ -258,6 +285,7 @@ class _Daemon:
             if self._recovery is not None:
                 services.start_soon(self._supervise, "recovery", self._recovery.run)
                 services.start_soon(self._supervise, "sweep", self._directory.live)
+            services.start_soon(self._supervise, "repairs", self._vfs.repairs.run)
             services.start_soon(self._supervise, "clock", self._clock)
             services.start_soon(self._supervise, "poll", self._poll)
             if watcher is not None:

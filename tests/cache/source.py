@@ -94,8 +94,13 @@ class Source:
 
 @asynccontextmanager
 async def running(directory: Path, limit: int = LIMIT, memory: int = 64 * M) -> AsyncIterator[Cache]:
-    """A cache with its service, closed at the end as the daemon does."""
-    cache = Cache.open(directory, limit, memory)
+    """A cache with its service, closed at the end as the daemon does.
+
+    `limit` is for blocks: what folders and index take at the start comes on top of it.
+    Files that are to be adopted begin with "staged" and lie beside the blocks.
+    """
+    cache = Cache.open(directory, limit, memory, staged=lambda: staged_bytes(directory))
+    cache._room.total_bytes += cache._room._overhead.bytes
     async with trio.open_nursery() as nursery:
         await nursery.start(cache.run)
         try:
@@ -118,6 +123,11 @@ async def warm(cache: Cache, source: Source) -> None:
         assert bytes(await file.read(offset, M, source)) == source.data[offset : offset + M]
         await settled(cache)
     file.detach()
+
+
+def staged_bytes(directory: Path) -> int:
+    """What the files take that are staged in the directory, as `commit.staging` would count it."""
+    return sum(path.stat().st_blocks * 512 for path in directory.glob("staged*"))
 
 
 def cache_files(directory: Path) -> list[Path]:

@@ -20,7 +20,7 @@ from volfs.cache.cachefile import read_blocks
 from volfs.cache.fill import BLOCK_BYTES as B
 from volfs.cache.fill import Cache, CachedFile
 from volfs.core.readahead import Readahead
-from volfs.core.spans import Extent
+from volfs.core.spans import Extent, cost_bytes
 from volfs.core.versions import Version
 
 
@@ -226,7 +226,7 @@ async def test_block_under_a_read_stays(tmp_path: Path, monkeypatch: pytest.Monk
             nursery.start_soon(read)
             assert await trio.to_thread.run_sync(entered.wait, 10)
             await cache.evict_all()
-            assert cache.used_bytes == B  # the one block
+            assert cache.used_bytes == cost_bytes(1, False, M)  # the one block
             release.set()
         await cache.evict_all()
         assert cache.used_bytes == 0

@@ -56,6 +56,53 @@ def test_a_renamed_directory_takes_its_files_along(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_the_life_of_a_row(tmp_path: Path) -> None:
+    """Each step is there for the next daemon; none of them touches another row."""
+    journal = Journal(tmp_path / "j")
+    for name in ("a", "b", "c", "d", "other"):
+        journal.add(name, b"f", Version(b"v"), 10, 1, identity=b"object")
+    journal.close_file("a")
+    journal.showing("a")
+    journal.keep("b")
+    journal.drop_name("c")
+    journal.rewrote("d")
+    journal.close()
+    again = Journal(tmp_path / "j")
+    rows = {entry.name: entry for entry in again.entries()}
+
+    assert {name: (row.state, row.showing, row.rewritten, row.is_append) for name, row in rows.items()} == {
+        "a": (State.CLOSED, True, False, True),
+        "b": (State.KEPT, False, False, True),
+        "c": (State.GONE, False, False, True),
+        "d": (State.OPEN, False, True, False),
+        "other": (State.OPEN, False, False, True),
+    }
+    assert {row.identity for row in rows.values()} == {b"object"}
+    assert again.entry("d") == rows["d"]
+    assert again.entry("none") is None
+    assert not again.damaged
+    again.close()
+
+
+@pytest.mark.parametrize(("base", "existing"), [(None, 10), (Version(b"v"), 0)])
+def test_what_is_no_append(tmp_path: Path, base: Version | None, existing: int) -> None:
+    """Only a base with something at its end is: neither a new file nor one that began empty."""
+    journal = Journal(tmp_path / "j")
+    journal.add("a", b"f", base, existing, 1)
+    assert [entry.is_append for entry in journal.entries()] == [False]
+    journal.close()
+
+
+def test_a_row_of_a_stray_file(tmp_path: Path) -> None:
+    """What nobody knows the path of is kept from the start, and no renamed directory takes it along."""
+    journal = Journal(tmp_path / "j")
+    journal.add("a", b"", None, 0, 1, State.KEPT)
+    journal.move_tree(b"", b"d")
+    journal.move_tree(b"d", b"e")
+    assert [(entry.path, entry.state) for entry in journal.entries()] == [(b"", State.KEPT)]
+    journal.close()
+
+
 def test_another_format_is_refused(tmp_path: Path) -> None:
     """A journal of a newer volfs is not touched."""
     db = sqlite3.connect(tmp_path / "j")

@@ -74,7 +74,8 @@ def _errno_of_close(fd: int) -> int:
 
 def _only_kept(volume: Volume) -> str:
     """The id of the one kept file."""
-    (entry,) = json.loads(volume.volfs("recover", "list", "--json", str(volume.mountpoint)).stdout)
+    document = json.loads(volume.volfs("recover", "list", "--json", str(volume.mountpoint)).stdout)
+    (entry,) = document["kept"]
     return str(entry["id"])
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
@@ -137,7 +138,7 @@ async def test_every_operation_fails_with_the_planned_errno(
     target = os.memfd_create("target")
     reader, scan = await store.open(b"f"), await store.scan(b"")
     upload = await store.upload(fd, None, durable=False, observe=None)
-    calls = {
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
         "stat": lambda: store.stat(b"f"),
         "open": lambda: store.open(b"f"),
         "scan": lambda: store.scan(b"d"),
@@ -176,10 +177,10 @@ async def test_every_operation_fails_with_the_planned_errno(
     assert (sorted(os.listdir(backing)), (backing / "f").stat()) == before
     assert os.fstat(target).st_size == 0
     again = await calls[operation]()
-    if hasattr(again, "close"):
-        again.close()
-    elif hasattr(again, "discard"):
-        await again.discard()
+    if operation in ("open", "scan"):
+        cast(Reader, again).close()
+    elif operation == "upload":
+        await cast(Upload, again).discard()
     await upload.discard()
     scan.close()
     reader.close()

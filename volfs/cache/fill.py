@@ -12,22 +12,25 @@ are attached to a version.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 import trio
 
 from volfs.cache.cachefile import CacheFile
-from volfs.cache.evict import Room
+from volfs.cache.check import CacheReport, Check, Look, Mend
+from volfs.cache.evict import DISK_FULL, Room
 from volfs.cache.flight import Traffic
+from volfs.cache.overhead import Overhead
 from volfs.cache.reading import CachedFile
 from volfs.cache.reconcile import can_punch, open_index
 from volfs.cache.shelf import Shelf
-from volfs.core.spans import BLOCK_BYTES, block_count, cost_bytes
+from volfs.core.spans import BLOCK_BYTES, INODE_BYTES, block_count, cost_bytes
 from volfs.core.versions import Version
 from volfs.telemetry import get_logger
 
-__all__ = ["BLOCK_BYTES", "Cache", "CachedFile"]
+__all__ = ["BLOCK_BYTES", "DISK_FULL", "Cache", "CachedFile"]
 
 log = get_logger(__name__)
 
@@ -45,19 +48,30 @@ class Cache:
         self._attached: dict[int, CachedFile] = {}
 
     @classmethod
-    def open(cls, directory: Path, limit_bytes: int, memory_bytes: int) -> Cache:
+    def open(
+        cls,
+        directory: Path,
+        limit_bytes: int,
+        memory_bytes: int,
+        *,
+        staged: Callable[[], int] = lambda: 0,
+        databases: Iterable[Path] = (),
+    ) -> Cache:
         """The cache in an existing directory that no other process uses.
 
-        `limit_bytes`: what all cache files may take on the disk. `memory_bytes`:
-        what may be in memory between the store and the disk, beyond the reads
-        that wait for it. OSError or sqlite3.Error where the directory is unusable.
+        `limit_bytes`: what cache files, the index, the `staged` bytes and others'
+        `databases` may take on the disk together. `memory_bytes`: what may be in memory between the store and
+        the disk, beyond the reads that wait for it. OSError or sqlite3.Error where the
+        directory is unusable.
         """
         index = open_index(directory)
         punches = can_punch(directory)
         if not punches:
             log.info("the cache's file system punches no holes; whole files leave", path=str(directory))
         shelf = Shelf(directory / "blocks", index)
-        return cls(shelf, Room(shelf, limit_bytes, punches=punches), memory_bytes)
+        overhead = Overhead(directory, databases)
+        room = Room(shelf, limit_bytes, punches=punches, overhead=overhead, staged=staged)
+        return cls(shelf, room, memory_bytes)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled: flights, and news to the index. Without it, reads fetch for themselves."""
@@ -65,12 +79,12 @@ class Cache:
             self._traffic.nursery = nursery
             try:
                 task_status.started()
-                await self._room.reserve(0)  # the limit may be smaller than at the last start
+                await self._room.shrink()  # the limit may be smaller than at the last start
                 while True:
                     await self._shelf.wanted.wait()
                     with trio.move_on_after(_FLUSH_S):
                         await self._shelf.urgent.wait()
-                    await self._shelf.flush()
+                    await self._room.flush()
             finally:
                 self._traffic.nursery = None
 
@@ -103,16 +117,19 @@ class Cache:
     async def adopt(self, version: Version, size: int, staged: Path, sums: list[int]) -> None:
         """Take the file `staged`, on the same file system, as the complete cache file of a version.
 
-        `sums`: xxh3_64 of each block. Where it does not fit it is removed.
+        `sums`: xxh3_64 of each block. Where it does not fit it is removed. Its bytes are
+        counted as staged until the caller says that they are not.
         """
         reserved, placed = 0, False
         try:
             st = os.stat(staged, follow_symlinks=False)
             count = block_count(size)
-            cost = max(cost_bytes(count, bool(count), size), st.st_blocks * 512)
+            held = st.st_blocks * 512
+            cost = max(cost_bytes(count, bool(count), size), held + INODE_BYTES)
             fits = count > 0 and len(sums) == count and st.st_size == size
-            if fits and await self._room.reserve(cost):
-                reserved = cost
+            fits = fits and self._room.limit_bytes + held >= cost
+            if fits and await self._room.reserve(cost - held):
+                reserved = cost - held
                 placed = self._shelf.place(version, size, staged, sums, cost)
         except OSError as error:
             log.warning("a committed file cannot be kept in the cache", error=str(error))
@@ -125,6 +142,22 @@ class Cache:
         """Drop every block that nobody reads at this moment."""
         await self._room.evict_all()
 
+    async def look(self) -> CacheReport:
+        """Check index, cache files and checksums, while it serves; change nothing."""
+        return await Check(self._shelf, Look()).run()
+
+    async def mend(self) -> CacheReport:
+        """As `look`, and drop what is wrong, so that it is fetched again."""
+        return await Check(self._shelf, Mend(self._shelf)).run()
+
+    async def shrink(self) -> None:
+        """Staged files have grown: give up the blocks that do not fit under the limit any more."""
+        await self._room.shrink()
+
+    async def yield_space(self, size: int) -> bool:
+        """The disk is full for a writer of `size` bytes: give up blocks; whether there were any to give."""
+        return await self._room.yield_space(size)
+
     @property
     def used_bytes(self) -> int:
         """What all cache files take on the disk, at most."""
@@ -132,7 +165,7 @@ class Cache:
 
     @property
     def limit_bytes(self) -> int:
-        return self._room.limit_bytes
+        return self._room.total_bytes
 
     @property
     def hits(self) -> int:

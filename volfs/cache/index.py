@@ -154,7 +154,26 @@ class Index:
         finally:
             cursor.close()
 
-    def count(self, id: int) -> int:  # noqa: A002 - it is the column's name
+    def following(self, id: int) -> Row | None:  # noqa: A002 - it is the column's name
+        """The file with the next larger id."""
+        query = "SELECT id, version, size, used, cost FROM file WHERE id > ? ORDER BY id LIMIT 1"
+        row = self._reader.execute(query, (id,)).fetchone()
+        return None if row is None else Row(*row)
+
+    def has(self, id: int) -> bool:  # noqa: A002
+        """Whether there is a row of the file."""
+        return self._reader.execute("SELECT 1 FROM file WHERE id = ?", (id,)).fetchone() is not None
+
+    def verdict(self) -> str | None:
+        """What SQLite finds wrong in the whole index, None if it is sound. From any thread."""
+        connection = self._connect()
+        try:
+            (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        finally:
+            connection.close()
+        return None if answer == "ok" else str(answer)
+
+    def count(self, id: int) -> int:  # noqa: A002
         """How many blocks of a file are present."""
         (count,) = self._reader.execute("SELECT COUNT(*) FROM block WHERE file = ?", (id,)).fetchone()
         return int(count)

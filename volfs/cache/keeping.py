@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from volfs import crash
 from volfs.cache.cachefile import CacheFile, punch, write_blocks
+from volfs.cache.evict import DISK_FULL
 from volfs.cache.flight import Traffic
 from volfs.core.spans import BLOCK_BYTES, block_count, cost_bytes
 from volfs.telemetry import get_logger
@@ -31,6 +33,7 @@ async def keep(traffic: Traffic, file: CacheFile, blocks: range, data: memoryvie
     cost = cost_bytes(len(blocks), last, file.size) + _NODE_BYTES
     if not await traffic.room.reserve(cost):
         return
+    full = False
     try:
         await _write(traffic, file, blocks, data)
         traffic.failing = False
@@ -38,8 +41,11 @@ async def keep(traffic: Traffic, file: CacheFile, blocks: range, data: memoryvie
         if not traffic.failing:
             log.warning("the cache disk fails; reading past it", error=str(error))
         traffic.failing = True
+        full = error.errno in DISK_FULL
     finally:
         traffic.room.reserved -= cost
+    if full:
+        await traffic.room.renew(cost)
 
 
 async def _write(traffic: Traffic, file: CacheFile, blocks: range, data: memoryview) -> None:
@@ -60,6 +66,7 @@ async def _write(traffic: Traffic, file: CacheFile, blocks: range, data: memoryv
         raise
     finally:
         file.changed(stamp_ns)
+    crash.point("keep.written")
     file.add(blocks, sums)
     shelf.recount(file)
     shelf.mark(file)

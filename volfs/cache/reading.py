@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from volfs.cache.cachefile import CacheFile, punch, read_blocks
+from volfs.cache.cachefile import CacheFile, read_blocks
 from volfs.cache.flight import Flight, Traffic
 from volfs.cache.keeping import keep
 from volfs.core.readahead import Readahead
@@ -266,19 +266,7 @@ class CachedFile:
 
     def _reject(self, run: range) -> None:
         """Blocks that are not what was written: drop them, so that they are fetched again."""
-        file, shelf = self._file, self._traffic.shelf
-        # No other ones: a block that is not present may be on its way into the file.
-        bad = [number for number in run if file.has((number,))]
-        shelf.corrupt_blocks += len(bad)
-        log.warning("a cache file is damaged; fetching again", id=file.id, blocks=bad)
-        for number in bad:
-            file.remove(number)
-        try:
-            file.stamp_ns = max(file.stamp_ns, punch(file.fd, runs(bad, len(run))))
-        except OSError:
-            pass  # the block that is fetched next goes to the same place
-        shelf.mark(file)
-        shelf.recount(file)
+        self._traffic.shelf.reject(self._file, run)
 
     # -- fetching --------------------------------------------------------------------
 

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from volfs import crash
 from volfs.cache.cachefile import punch
 from volfs.cache.index import Batch, Index, Row
 from volfs.core.spans import block_count
 from volfs.telemetry import get_logger
 
-__all__ = ["can_punch", "open_index", "path_of"]
+__all__ = ["SLACK_BYTES", "can_punch", "is_damage", "open_index", "path_of", "trim"]
 
 log = get_logger(__name__)
 
 #: Allocated beyond what the index explains: less is the file system's own, more is blocks it never heard of.
-_SLACK: Final = 64 << 10
+SLACK_BYTES: Final = 64 << 10
 
 #: SQLITE_ERROR: a table or column is not there.
 _DAMAGED: Final = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -51,8 +53,7 @@ def open_index(directory: Path) -> Index:
             index.close(clean=False)
             raise
     except sqlite3.DatabaseError as error:
-        # A full, read-only or failing disk says nothing about the index.
-        if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_NOTADB) & 0xFF not in _DAMAGED:
+        if not is_damage(error):
             raise
         log.warning("the cache index is damaged; the cache starts empty", path=str(path), error=str(error))
     Index.set_aside(path)
@@ -63,6 +64,11 @@ def open_index(directory: Path) -> Index:
         index.close(clean=False)
         raise
     return index
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether it speaks of the index itself: a full, read-only or failing disk says nothing about that."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_NOTADB) & 0xFF in _DAMAGED
 
 
 def _reconcile(index: Index, blocks: Path) -> None:
@@ -79,7 +85,7 @@ def _reconcile(index: Index, blocks: Path) -> None:
                 continue
             del rows[row.id]
             allocated = entry.stat(follow_symlinks=False).st_blocks * 512
-            if allocated > row.cost + _SLACK:
+            if allocated > row.cost + SLACK_BYTES:
                 cost = _punch_gaps(index, row, entry.path)
                 if cost is None:
                     os.unlink(entry.path)
@@ -87,6 +93,7 @@ def _reconcile(index: Index, blocks: Path) -> None:
                 else:
                     batch.files.append(row._replace(cost=cost))
     batch.gone.extend(rows)
+    crash.point("reconcile.compared")
     if batch:
         index.apply(batch)
         log.info("reconciled the cache after a crash", dropped=len(batch.gone), trimmed=len(batch.files))
@@ -106,15 +113,20 @@ def _punch_gaps(index: Index, row: Row, path: str) -> int | None:
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            # A file that grew beyond its version, by whatever accident, loses the rest first.
-            os.ftruncate(fd, row.size)
-            edges = [-1, *known, block_count(row.size)]
-            punch(fd, (range(a + 1, b) for a, b in pairwise(edges) if a + 1 < b))
+            trim(fd, row.size, known)
             return max(row.cost, os.fstat(fd).st_blocks * 512)
         finally:
             os.close(fd)
     except OSError:
         return None
+
+
+def trim(fd: int, size: int, present: Iterable[int]) -> int:
+    """Free what is allocated outside the present blocks, in ascending order; the file's mtime after."""
+    # A file that grew beyond its version, by whatever accident, loses the rest first.
+    os.ftruncate(fd, size)
+    edges = [-1, *present, block_count(size)]
+    return punch(fd, (range(a + 1, b) for a, b in pairwise(edges) if a + 1 < b))
 
 
 def can_punch(directory: Path) -> bool:

@@ -24,21 +24,22 @@ from typing import Final, TypeVar
 
 import trio
 
-from volfs.cache.cachefile import CacheFile
+from volfs import crash
+from volfs.cache.cachefile import CacheFile, punch
 from volfs.cache.index import Batch, Index, Row
 from volfs.cache.reconcile import path_of
-from volfs.core.spans import BLOCK_BYTES
+from volfs.core.spans import BLOCK_BYTES, runs
 from volfs.core.versions import Version
 from volfs.telemetry import get_logger
 
-__all__ = ["Shelf"]
+__all__ = ["INLINE_BYTES", "Shelf"]
 
 log = get_logger(__name__)
 
 T = TypeVar("T")
 
 #: A list of blocks up to this long (1 GiB of file) is read in the trio thread: under two milliseconds.
-_INLINE_BYTES: Final = 4096 * BLOCK_BYTES
+INLINE_BYTES: Final = 4096 * BLOCK_BYTES
 
 #: So many changes are written without waiting for more.
 _URGENT: Final = 512
@@ -52,7 +53,7 @@ class Shelf:
         self.corrupt_blocks = 0
         last_id, self._clock, self.used_bytes = index.totals()
         self._next_id = last_id + 1
-        self._blocks = blocks
+        self.blocks = blocks
         self.hot: OrderedDict[int, CacheFile] = OrderedDict()  # the one used last at the end
         self.leaving: dict[int, int] = {}  # id -> cost of files to be unlinked
         self._versions: dict[Version, CacheFile] = {}
@@ -67,6 +68,7 @@ class Shelf:
         #: Of its own: a stuck store must not take the threads that cached reads need.
         self._limiter = trio.CapacityLimiter(16)
         self._complained = False
+        self._trusted = True
 
     async def thread(self, function: Callable[..., T], *args: object) -> T:
         """Call in a thread, to the end: what is under way on the local disk is never left alone."""
@@ -107,7 +109,7 @@ class Shelf:
         return self._shelve(Row(self._next_id, version, size, 0, 0), saved=False)
 
     def _shelve(self, row: Row, *, saved: bool) -> CacheFile:
-        file = CacheFile(row.id, row.version, row.size, path_of(self._blocks, row.id), saved=saved)
+        file = CacheFile(row.id, row.version, row.size, path_of(self.blocks, row.id), saved=saved)
         file.used, file.cost = row.used, row.cost
         self.hot[row.id] = self._versions[row.version] = file
         self.hot.move_to_end(row.id, last=False)
@@ -119,6 +121,10 @@ class Shelf:
         self.touch(file)
         if file.saved:
             self.mark(file)
+
+    def hold(self, file: CacheFile) -> None:
+        """As `use`, for who only looks at it: that is no use that should keep it from leaving."""
+        file.users += 1
 
     def touch(self, file: CacheFile) -> None:
         if file.used != self._clock or not file.used:
@@ -198,6 +204,7 @@ class Shelf:
         file = self._new(version, size)
         try:
             os.rename(staged, file.path)
+            crash.point("adopt.renamed")
             file.made = True
             os.chmod(file.path, 0o600)  # the user's mode could keep us out
         except OSError as error:
@@ -247,7 +254,7 @@ class Shelf:
     def load_inline(self, file: CacheFile) -> bool:
         """As `load`, if that is a matter of a millisecond; whether it is loaded now."""
         if file.present is None:
-            if file.cost > _INLINE_BYTES:
+            if file.cost > INLINE_BYTES:
                 return False
             try:
                 file.take(self.index.load(file.id))
@@ -282,6 +289,25 @@ class Shelf:
         file.made = False
         file.rewrite = True
         self.mark(file)
+
+    def reject(self, file: CacheFile, numbers: Iterable[int]) -> None:
+        """Blocks that are not what was written: drop them, so that they are fetched again."""
+        # No other ones: a block that is not present may be on its way into the file.
+        bad = [number for number in numbers if file.has((number,))]
+        self.corrupt_blocks += len(bad)
+        log.warning("a cache file is damaged; fetching again", id=file.id, blocks=bad)
+        for number in bad:
+            file.remove(number)
+        try:
+            file.stamp_ns = max(file.stamp_ns, punch(file.fd, runs(bad, len(bad))))
+        except OSError:
+            pass  # the block that is fetched next goes to the same place
+        self.mark(file)
+        self.recount(file)
+
+    def distrust(self) -> None:
+        """The index is damaged somewhere: the next start shall look at all of it."""
+        self._trusted = False
 
     # -- telling the index ---------------------------------------------------------
 
@@ -321,11 +347,12 @@ class Shelf:
         failure: sqlite3.Error | None = None
         try:
             self.index.apply(batch)
+            crash.point("index.applied")
         except sqlite3.Error as error:
             failure = error
         for id_ in batch.gone:
             try:
-                path_of(self._blocks, id_).unlink(missing_ok=True)
+                path_of(self.blocks, id_).unlink(missing_ok=True)
             except OSError as error:
                 log.warning("a cache file cannot be removed", id=id_, error=str(error))
         return failure
@@ -358,10 +385,11 @@ class Shelf:
         """Tell the index the rest, from the trio thread. Nobody may use the shelf any more."""
         batch, files = self._collect()
         error = self._apply(batch)
+        crash.point("index.told")
         self._applied(batch, files, list(batch.gone), error)
         for file in self.hot.values():
             file.close()
         try:
-            self.index.close(clean=error is None and not self._gone)
+            self.index.close(clean=self._trusted and error is None and not self._gone)
         except sqlite3.Error as failure:
             self._complain(failure)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from volfs import __version__
-from volfs.cli import commit, mount, status, umount
+from volfs.cli import commit, fsck, mount, recover, status, umount
 
 __all__ = ["main"]
 
@@ -16,5 +16,5 @@ def main() -> None:
     """Shared storage at a path: cached, committed, kept fresh."""
 
 
-for _verb in (mount.mount, umount.umount, status.status, commit.commit):
+for _verb in (mount.mount, umount.umount, status.status, commit.commit, recover.recover, fsck.fsck):
     main.add_command(_verb)

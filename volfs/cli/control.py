@@ -23,7 +23,17 @@ from typing import Any, Final, NoReturn
 
 from volfs.kernel import mounts
 
-__all__ = ["STATUS_DEADLINE_S", "bounded", "commit", "is_dead", "on_volfs", "read_status", "unmount"]
+__all__ = [
+    "STATUS_DEADLINE_S",
+    "bounded",
+    "commit",
+    "is_dead",
+    "on_volfs",
+    "read",
+    "read_status",
+    "unmount",
+    "write",
+]
 
 #: The status always answers (B3); a mount that takes longer is hung.
 STATUS_DEADLINE_S = 10.0
@@ -70,6 +80,21 @@ def read_status(mountpoint: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise OSError(errno.EPROTO, "the mount answered something that is not a status")
     return document
+
+
+def read(mountpoint: Path, name: str, deadline_s: float | None) -> bytes:
+    """A control of the mount."""
+    return bounded(lambda: os.getxattr(mountpoint, name), deadline_s)
+
+
+def write(mountpoint: Path, name: str, value: bytes) -> None:
+    """Set a control of the mount that is only noted by its daemon."""
+
+    def work() -> bytes:
+        os.setxattr(mountpoint, name, value)
+        return b""
+
+    bounded(work, STATUS_DEADLINE_S)
 
 
 def commit(path: Path, deadline_s: float | None) -> None:

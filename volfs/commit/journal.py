@@ -52,6 +52,9 @@ CREATE TABLE staged (
 ) WITHOUT ROWID;
 """
 
+#: 512 KiB each of table and log: some thousands of rows, and more than the pages that a transaction changes.
+_RESERVED_PAGES = 128
+
 #: What a daemon of format 1 left counts as no append: it did not note what was rewritten.
 _FROM_1 = """
 BEGIN;
@@ -135,9 +138,27 @@ class Journal:
             (verdict,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
             if verdict != "ok":
                 raise sqlite3.DatabaseError(f"damaged: {verdict}")
+            self._reserve()
         except BaseException:
             self._db.close()
             raise
+
+    def _reserve(self) -> None:
+        """Hold space for the rows to come: on a full disk, commits must be recorded to free any."""
+        db = self._db
+        try:
+            # The log is used from its start again before it outgrows what it has.
+            db.execute(f"PRAGMA wal_autocheckpoint={_RESERVED_PAGES // 2}")
+            (free,) = db.execute("PRAGMA freelist_count").fetchone()
+            if free < _RESERVED_PAGES:
+                # Two transactions: pages that come and go in one are never written.
+                db.execute("CREATE TABLE reserve AS SELECT zeroblob(?) AS bytes", (_RESERVED_PAGES * 4096,))
+                db.execute("DROP TABLE reserve")
+            db.execute("PRAGMA wal_checkpoint(RESTART)")
+        except sqlite3.OperationalError as error:
+            log.warning("the journal cannot reserve space", error=str(error))
+            if db.in_transaction:
+                db.execute("ROLLBACK")
 
     def _execute(self, statement: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
         try:
@@ -164,9 +185,14 @@ class Journal:
             (name, path, base, identity, existing, 0, state.value, 0, number, time.time()),
         )
 
-    def rebase(self, name: str, base: Version | None) -> None:
-        """Our own change of attributes or name gave the base a new version."""
-        self._execute("UPDATE staged SET base = ? WHERE name = ?", (base, name))
+    def rebase(self, name: str, base: Version | None, identity: bytes | None = None) -> None:
+        """Our own change of attributes or name gave the base a new version; or there is one now, with this
+        identity.
+        """
+        self._execute(
+            "UPDATE staged SET base = ?, identity = ifnull(?, identity) WHERE name = ?",
+            (base, identity, name),
+        )
 
     def rewrote(self, name: str) -> None:
         """Something of what was taken over from the base is about to change."""

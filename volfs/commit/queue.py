@@ -48,6 +48,7 @@ class CommitQueue:
         self._idle = trio.Event()
         self._idle.set()
         self._tried = trio.Event()
+        self._freed = trio.Event()
         self.failed = 0
         self.last_error: str | None = None
 
@@ -62,6 +63,11 @@ class CommitQueue:
         if not self._waiting:
             return None
         return trio.current_time() - min(item.since_s for item in self._waiting.values())
+
+    @property
+    def freed(self) -> trio.Event:
+        """Set when the next file needs its staged bytes no more: committed, here or elsewhere, or removed."""
+        return self._freed
 
     def add(self, number: int) -> None:
         """This file has bytes to commit; the same number twice is one commit."""
@@ -82,6 +88,7 @@ class CommitQueue:
         item = self._waiting.get(number)
         if item is not None and not item.running:
             self._discard(number)
+        self._tell_freed()
 
     async def drain(self) -> None:
         """Make everything due now; return when each file was committed or has failed once more."""
@@ -129,6 +136,7 @@ class CommitQueue:
             self._postpone(item, number, VolfsError("unexpected error, see the log"))
         else:
             self._discard(number)
+            self._tell_freed()
         finally:
             item.running = False
             limit.release()
@@ -148,6 +156,11 @@ class CommitQueue:
         self._announce()
         if not self._waiting:
             self._idle.set()
+
+    def _tell_freed(self) -> None:
+        """Whoever waits for space looks again. A failed try tells nobody: it freed nothing."""
+        self._freed.set()
+        self._freed = trio.Event()
 
     def _announce(self) -> None:
         """Whoever drains looks again."""

@@ -17,6 +17,8 @@ __all__ = ["set_aside", "torn_tail"]
 
 _HEADER: Final = 32
 _FRAME_HEADER: Final = 24
+_SALT: Final = 16
+_SALT_OF_FRAME: Final = 8
 
 
 def torn_tail(file: Path) -> bool:
@@ -28,14 +30,19 @@ def torn_tail(file: Path) -> bool:
         with Path(f"{file}-wal").open("rb") as log:
             header = log.read(_HEADER)
             size = os.fstat(log.fileno()).st_size
+            if not size:
+                return False
+            page = int.from_bytes(header[8:12], "big")
+            if len(header) < _HEADER or not page:
+                return True
+            whole, rest = divmod(size - _HEADER, page + _FRAME_HEADER)
+            if not rest or not whole:
+                return bool(rest)
+            # A log that is used anew keeps the frames of its rounds before, with other salts, behind its end.
+            log.seek(_HEADER + (whole - 1) * (page + _FRAME_HEADER) + _SALT_OF_FRAME)
+            return log.read(8) == header[_SALT : _SALT + 8]
     except FileNotFoundError:
         return False
-    if not size:
-        return False
-    if len(header) < _HEADER:
-        return True
-    page = int.from_bytes(header[8:12], "big")
-    return page == 0 or (size - _HEADER) % (page + _FRAME_HEADER) != 0
 
 
 def set_aside(file: Path, columns: str) -> list[tuple[Any, ...]]:

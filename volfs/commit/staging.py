@@ -15,6 +15,7 @@ is the sum over the files that have a name in a directory outside the store.
 
 from __future__ import annotations
 
+import errno as _errno
 import os
 import stat as _stat
 from collections import deque
@@ -26,13 +27,14 @@ from uuid import uuid4
 import trio
 
 from volfs import crash
+from volfs.cache.fill import DISK_FULL
 from volfs.core.spans import INODE_BYTES
-from volfs.errors import StagedLost, from_os_error
+from volfs.errors import StagedLost, StoreError, from_os_error
 from volfs.store.attributes import apply_changes, to_stat
 from volfs.store.base import Changes, Owner, Stat
 from volfs.store.copying import write_all
 
-__all__ = ["INLINE_BYTES", "StagedFile", "Staging"]
+__all__ = ["INLINE_BYTES", "DiskFull", "StagedFile", "Staging"]
 
 #: Up to here a copy into the page cache (about 10 us) is cheaper than waking a thread (about 60 us).
 INLINE_BYTES = 64 << 10
@@ -42,6 +44,21 @@ _SECTOR: Final = 512
 
 #: Attempts that are remembered: the answer that was lost is one of the last.
 _ATTEMPTS = 8
+
+
+class DiskFull(StoreError):
+    """The disk of the staged files has no space, or our quota on it: ENOSPC or EDQUOT.
+
+    A type of its own, because the store's ENOSPC is nothing that anybody here can mend.
+    """
+
+    errno = _errno.ENOSPC
+
+
+def _refusal(error: OSError) -> StoreError:
+    if error.errno in DISK_FULL:
+        return DiskFull(str(error), errno=error.errno)
+    return from_os_error(error)
 
 
 class StagedFile:
@@ -91,7 +108,7 @@ class StagedFile:
             with suppress(OSError):  # the first one says why
                 if self.size > size:
                     os.ftruncate(self.fd, size)
-            raise from_os_error(error) from error
+            raise _refusal(error) from error
         finally:
             self._staging.measure(self)
 
@@ -99,7 +116,7 @@ class StagedFile:
         try:
             os.ftruncate(self.fd, size)
         except OSError as error:
-            raise from_os_error(error) from error
+            raise _refusal(error) from error
         finally:
             self._staging.measure(self)
 
@@ -107,7 +124,7 @@ class StagedFile:
         try:
             apply_changes(self.fd, changes)
         except OSError as error:
-            raise from_os_error(error) from error
+            raise _refusal(error) from error
 
     def own(self, mode: int, owner: Owner, parent: Stat) -> None:
         """Owner and mode of a file that is created: the caller's, the group from a set-gid directory."""
@@ -118,25 +135,25 @@ class StagedFile:
         try:
             return os.getxattr(self.fd, name)
         except OSError as error:
-            raise from_os_error(error) from error
+            raise _refusal(error) from error
 
     def setxattr(self, name: bytes, value: bytes) -> None:
         try:
             os.setxattr(self.fd, name, value)
         except OSError as error:
-            raise from_os_error(error) from error
+            raise _refusal(error) from error
 
     def removexattr(self, name: bytes) -> None:
         try:
             os.removexattr(self.fd, name)
         except OSError as error:
-            raise from_os_error(error) from error
+            raise _refusal(error) from error
 
     def listxattr(self) -> list[bytes]:
         try:
             return [os.fsencode(name) for name in os.listxattr(self.fd)]
         except OSError as error:
-            raise from_os_error(error) from error
+            raise _refusal(error) from error
 
     def discard(self) -> None:
         """Delete it: its bytes are committed elsewhere or belong to no name."""
@@ -200,7 +217,7 @@ class Staging:
                 name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self.directory
             )
         except OSError as error:
-            raise from_os_error(error) from error
+            raise _refusal(error) from error
         crash.point("staging.created")
         if not self.in_store:
             self._account(name, 0)
@@ -210,8 +227,10 @@ class Staging:
         """One that an earlier daemon left; StagedLost if it is not there."""
         try:
             fd = os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self.directory)
-        except OSError as error:
+        except FileNotFoundError as error:
             raise StagedLost(f"staged file {name} is gone: {error}") from error
+        except OSError as error:
+            raise from_os_error(error) from error
         return StagedFile(self, name, fd)
 
     def remove(self, name: str) -> None:
@@ -221,7 +240,7 @@ class Staging:
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise from_os_error(error) from error
+            raise _refusal(error) from error
         crash.point("staging.removed")
         self._forget(name)
 

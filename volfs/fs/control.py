@@ -15,6 +15,7 @@ import trio
 
 from volfs.errors import StoreError, VolfsError
 from volfs.fs.files import Files
+from volfs.fs.repairs import Repairs
 from volfs.fs.tree import Node
 from volfs.fs.volume import Volume
 
@@ -30,15 +31,17 @@ class Control:
         self,
         volume: Volume,
         files: Files,
+        repairs: Repairs,
         about: Callable[[], dict[str, Any]],
         refresh: Callable[[], Awaitable[None]],
     ) -> None:
         self._volume = volume
         self._files = files
+        self._repairs = repairs
         self._about = about
         self._refresh = refresh
 
-    async def get(self, node: Node, name: bytes) -> bytes:
+    async def get(self, node: Node, name: bytes, uid: int) -> bytes:
         if name == PREFIX + b"status":
             return json.dumps(self.status()).encode()
         if name == PREFIX + b"refresh":
@@ -47,12 +50,15 @@ class Control:
             await self._refresh()
             await self._volume.notifier.told()
             return b"done"
-        raise StoreError("no such control", errno=errno.ENODATA)
+        value = await self._repairs.get(node, name.removeprefix(PREFIX), uid)
+        if value is None:
+            raise StoreError("no such control", errno=errno.ENODATA)
+        return value
 
-    async def set(self, node: Node, name: bytes, value: bytes) -> None:
+    async def set(self, node: Node, name: bytes, value: bytes, uid: int) -> None:
         if name == PREFIX + b"commit":
             await self.commit(node)
-        else:
+        elif not await self._repairs.set(node, name.removeprefix(PREFIX), value, uid):
             raise StoreError("no such control", errno=errno.EOPNOTSUPP)
 
     async def commit(self, node: Node) -> None:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import structlog
 import trio
@@ -31,6 +32,8 @@ from volfs.store.base import Owner, Stat
 __all__ = ["Files", "Handle", "Opened"]
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -91,8 +94,7 @@ class Files:
                 await self._volume.notifier.told()
             emptied = flags & os.O_TRUNC and file.size > 0
             if flags & os.O_TRUNC:
-                async with file.lock:
-                    await file.truncate(0, replace=True)
+                await self._with_room(file, 0, lambda: self._truncate(file, 0, replace=True))
         except BaseException as error:
             if isinstance(error, VersionChanged):
                 self._volume.second_tries.refuse(thread, names)
@@ -139,10 +141,26 @@ class Files:
         if st is not None and node.epoch == epoch:
             volume.observe(node, st)
 
+    async def _with_room(self, file: File | None, size: int, action: Callable[[], Awaitable[T]]) -> T:
+        """Do what needs so many bytes of the disk of the staged files. It may be done several times."""
+        room = self._volume.room
+        if room is None:
+            return await action()
+        return await room.with_room(action, size, lambda: file.staged if file is not None else None)
+
+    async def _truncate(self, file: File, size: int, *, replace: bool = False) -> None:
+        async with file.lock:
+            await file.truncate(size, replace=replace)
+
     async def create(
         self, parent: Node, name: bytes, mode: int, flags: int, owner: Owner, thread: int
     ) -> tuple[Node, Opened]:
         """Open a file that the kernel believes not to exist. The name may be taken by now."""
+        return await self._with_room(None, 0, lambda: self._create(parent, name, mode, flags, owner, thread))
+
+    async def _create(
+        self, parent: Node, name: bytes, mode: int, flags: int, owner: Owner, thread: int
+    ) -> tuple[Node, Opened]:
         volume = self._volume
         self._refuse_at_the_end()
         path = self._names.reserve(parent, name)
@@ -155,24 +173,19 @@ class Files:
                 raise AlreadyExists("the name is taken")
             return node, await self.open(node, flags, thread)
         assert volume.staging is not None
-        placeholder = None
         async with volume.structure.shared():
             path = self._names.reserve(parent, name)
-            if flags & os.O_EXCL and volume.policy.commit_at_close:
-                # One winner among all nodes (W10): the name is taken in the store, as an empty file.
-                placeholder = await volume.store.mknod(path, 0o100000 | mode, 0, owner)
-                parent.epoch += 1
-                crash.point("create.taken")
             staged = volume.staging.create()
-            crash.point("create.staged")
             try:
+                crash.point("create.staged")
                 staged.own(mode, owner, parent.stat)
-                base = placeholder.version if placeholder is not None else None
-                identity = placeholder.identity if placeholder is not None else None
-                number = staged.stat().number
-                volume.journal.add(staged.name, path, base, 0, number, identity=identity)
+                volume.journal.add(staged.name, path, None, 0, staged.stat().number)
+                placeholder = await self._take_name(parent, path, mode, flags, owner)
+                if placeholder is not None:
+                    volume.journal.rebase(staged.name, placeholder.version, placeholder.identity)
             except BaseException:
                 staged.discard()
+                volume.journal.remove(staged.name)
                 raise
             # no await from here
             if placeholder is not None:
@@ -181,9 +194,19 @@ class Files:
                 node = volume.tree.create(parent, name, staged.stat())
                 parent.touched_ns = volume.now_ns()
             file = self._hold(node)
-            file.staged, file.base = staged, base
+            file.staged = staged
+            file.base = placeholder.version if placeholder is not None else None
             file.wrote(0)
         return node, self._opened(node, file, flags)
+
+    async def _take_name(self, parent: Node, path: bytes, mode: int, flags: int, owner: Owner) -> Stat | None:
+        """W10: O_EXCL has one winner among all nodes, so the name is taken in the store, as an empty file."""
+        if not (flags & os.O_EXCL and self._volume.policy.commit_at_close):
+            return None
+        placeholder = await self._volume.store.mknod(path, 0o100000 | mode, 0, owner)
+        parent.epoch += 1
+        crash.point("create.taken")
+        return placeholder
 
     def _refuse_at_the_end(self) -> None:
         """Once the daemon was told to end, it finishes what it has and takes nothing new."""
@@ -224,19 +247,19 @@ class Files:
 
     async def write(self, number: int, offset: int, data: bytes) -> int:
         handle = self.get(number)
-        file = handle.file
-        async with file.lock:
-            if handle.flags & os.O_APPEND:
-                where = await file.write(None, data)
-                if where != offset:
-                    # The kernel took an older size for the end: its page holds our bytes at the wrong place.
-                    self._volume.notifier.content(handle.node.number)
-            else:
-                await file.write(offset, data)
+        await self._with_room(handle.file, len(data), lambda: self._write(handle, offset, data))
         handle.wrote, handle.emptied = True, False
         if handle.flushed:
             handle.shared = True
         return len(data)
+
+    async def _write(self, handle: Handle, offset: int, data: bytes) -> None:
+        async with handle.file.lock:
+            if not handle.flags & os.O_APPEND:
+                await handle.file.write(offset, data)
+            elif await handle.file.write(None, data) != offset:
+                # The kernel took an older size for the end: its page holds our bytes at the wrong place.
+                self._volume.notifier.content(handle.node.number)
 
     async def truncate(self, node: Node, size: int) -> None:
         """truncate(2) and ftruncate(2); a file that nobody writes is committed at once."""
@@ -246,8 +269,7 @@ class Files:
         try:
             if file.staged is None and node.names:
                 await self._revalidate(node, file, force=False, second=False)
-            async with file.lock:
-                await file.truncate(size)
+            await self._with_room(file, 0, lambda: self._truncate(file, size))
             if not file.writers and node.names:
                 await self._settle(file, durable=False)
         finally:

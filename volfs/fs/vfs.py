@@ -22,6 +22,7 @@ from volfs.fs.control import PREFIX, Control
 from volfs.fs.files import Files, Opened
 from volfs.fs.listing import Listing
 from volfs.fs.names import Names
+from volfs.fs.repairs import Repairs
 from volfs.fs.tree import Node
 from volfs.fs.volume import Volume
 from volfs.store.base import Capacity, Changes, Owner, Stat
@@ -54,7 +55,8 @@ class Vfs:
         self.files = Files(volume, self.names)
         self.attributes = Attributes(volume)
         self.changes = Watched(volume, self.names)
-        self.control = Control(volume, self.files, about, self.changes.everything)
+        self.repairs = Repairs(volume, self.changes.happened, about)
+        self.control = Control(volume, self.files, self.repairs, about, self.changes.everything)
         self._listings: dict[int, Listing] = {}
         self._last_listing = 0
 
@@ -129,21 +131,21 @@ class Vfs:
             return Entry(number, self.volume.local_stat(node), 0.0)  # it is done all the same
         return Entry(number, st, self.volume.timeout_s(node))
 
-    async def getxattr(self, number: int, name: bytes) -> bytes:
+    async def getxattr(self, number: int, name: bytes, caller: Caller) -> bytes:
         # The kernel asks for security.capability at every write: answer before anything else.
         if not name.startswith(b"user."):
             raise StoreError("only user attributes are kept", errno=errno.EOPNOTSUPP)
         node = self._node(number)
         if name.startswith(PREFIX):
-            return await self.control.get(node, name)
+            return await self.control.get(node, name, caller.uid)
         return await self.attributes.getxattr(node, name)
 
-    async def setxattr(self, number: int, name: bytes, value: bytes) -> None:
+    async def setxattr(self, number: int, name: bytes, value: bytes, caller: Caller) -> None:
         if not name.startswith(b"user."):
             raise StoreError("only user attributes are kept", errno=errno.EOPNOTSUPP)
         node = self._node(number)
         if name.startswith(PREFIX):
-            await self.control.set(node, name, value)
+            await self.control.set(node, name, value, caller.uid)
         else:
             await self.attributes.setxattr(node, name, value)
 

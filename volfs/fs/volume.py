@@ -24,6 +24,7 @@ from volfs.cache.fill import Cache
 from volfs.commit.journal import Journal
 from volfs.commit.queue import CommitQueue
 from volfs.commit.recover import Recovery
+from volfs.commit.room import WriteRoom
 from volfs.commit.staging import Staging
 from volfs.core.versions import is_racy
 from volfs.errors import NotFound, StoreError, VersionChanged
@@ -94,6 +95,7 @@ class Volume:
     staging: Staging | None  # None: read-only
     cache: Cache | None  # None: read straight from the store
     staging_path: Path | None = None  # where the staged files lie, if not in the store
+    room: WriteRoom | None = None  # for staged files on the local disk, which may be full
     watcher: Watcher | None = None
     recovery: Recovery | None = None  # what an earlier daemon left; None: read-only
     tasks: trio.Nursery | None = None  # for what goes on when nobody waits for it any more

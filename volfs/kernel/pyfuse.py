@@ -175,13 +175,13 @@ class Operations(pyfuse3.Operations):
     async def getxattr(
         self, inode: pyfuse3.InodeT, name: pyfuse3.XAttrNameT, ctx: pyfuse3.RequestContext
     ) -> bytes:
-        return await self.vfs.getxattr(inode, name)
+        return await self.vfs.getxattr(inode, name, _caller(ctx))
 
     @_guarded
     async def setxattr(
         self, inode: pyfuse3.InodeT, name: pyfuse3.XAttrNameT, value: bytes, ctx: pyfuse3.RequestContext
     ) -> None:
-        await self.vfs.setxattr(inode, name, value)
+        await self.vfs.setxattr(inode, name, value, _caller(ctx))
 
     @_guarded
     async def removexattr(
