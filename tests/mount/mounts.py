@@ -6,6 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
+from volfs.kernel.tuning import connections
+
 __all__ = ["abort", "beneath", "detach", "is_mounted", "is_running", "processes"]
 
 
@@ -36,7 +38,8 @@ def abort(point: Path) -> None:
     minor = _fuse_mounts().get(str(point))
     if minor is not None:
         try:
-            Path(f"/sys/fs/fuse/connections/{minor}/abort").write_text("1")
+            with connections() as directory:
+                (directory / minor / "abort").write_text("1")
         except FileNotFoundError:  # its daemon is dead: nothing can hang in it
             pass
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -182,17 +183,29 @@ class Commit:
         return self._blocks.finish() if self._blocks is not None else None
 
     async def give_up(self) -> None:
-        """Leave nothing of ours in the store but what was shown."""
+        """Leave nothing of ours in the store but what was shown, nor what an earlier commit had to leave."""
         upload, self._upload = self._upload, None
-        if upload is None:
-            return
+        owed = self._staging.owed
+        if upload is not None:
+            owed.append(upload)
         with trio.move_on_after(_GIVE_UP_S, shield=True) as scope:
             try:
-                await upload.discard()
+                while owed:
+                    await _discard(owed)
             except StoreError as error:
-                log.warning("a copy is left in the store until the next mount", error=str(error))
+                log.warning("a copy is left in the store until the next commit", error=str(error))
         if scope.cancelled_caught:
-            log.warning("a copy is left in the store until the next mount: no answer")
+            log.warning("a copy is left in the store until the next commit: no answer")
+
+
+async def _discard(owed: deque[Upload]) -> None:
+    """The first of them, by one task only; it stays owed if it cannot be taken away."""
+    upload = owed.popleft()
+    try:
+        await upload.discard()
+    except BaseException:
+        owed.append(upload)
+        raise
 
 
 async def publish(

@@ -131,7 +131,7 @@ class Recovery:
                 await self._clear_exchanged(entry, staged)
             elif entry.state is State.OPEN and not entry.rewritten and staged.size <= entry.existing:
                 self._end(entry)  # a part of its base, or an empty new file: nothing of the user's
-            elif entry.state is State.CLOSED or (entry.is_append and await self._is_base(entry)):
+            elif entry.state is State.CLOSED or await self._is_due(entry):
                 await self._commit(entry, staged)
             else:
                 self.journal.keep(entry.name)
@@ -207,9 +207,16 @@ class Recovery:
         except NotFound:
             return None
 
-    async def _is_base(self, entry: Entry) -> bool:
+    async def _is_due(self, entry: Entry) -> bool:
+        """Whether a file that was not acknowledged is committed all the same (W6): it only grew; or the crash
+        came while it was being written in place, and the store has half of it.
+        """
         current = await self._current(entry.path)
-        return current is not None and current.version == entry.base
+        if current is None:
+            return False
+        if current.version == entry.base:
+            return entry.is_append
+        return entry.showing and current.nlink > 1 and current.identity == entry.identity
 
     async def _is_ours(self, path: bytes, current: Stat, staged: StagedFile) -> bool:
         """Whether the commit had been done: the store has these very bytes."""

@@ -104,7 +104,7 @@ async def _sync(file: File) -> None:
 
 async def _commit_staged(file: File, staged: StagedFile, *, durable: bool) -> None:
     volume, node = file.volume, file.node
-    if volume.tree.path(node) is None:
+    if volume.tree.home(node) is None:
         return  # unlinked: nothing is committed
     assert volume.staging is not None
     commit = Commit(
@@ -119,7 +119,7 @@ async def _commit_staged(file: File, staged: StagedFile, *, durable: bool) -> No
         replaces = file.base is not None and node.stat.size > 0
         await commit.bring(durable=durable or replaces)
         async with volume.structure.shared():
-            path = volume.tree.path(node)
+            path = volume.tree.home(node)
             if path is None:
                 return
             try:
@@ -128,7 +128,7 @@ async def _commit_staged(file: File, staged: StagedFile, *, durable: bool) -> No
                 await volume.remake_directories(node)
                 done = await commit.show(path, file.base, node.identity)
             # no await from here: the store has it, now all that we know must say so
-            _committed(file, staged, done)
+            _committed(file, staged, done, path)
     finally:
         await commit.give_up()
     if not done.renamed:
@@ -138,7 +138,7 @@ async def _commit_staged(file: File, staged: StagedFile, *, durable: bool) -> No
         await volume.store.sync_directory((done.conflict or path).rpartition(b"/")[0])
 
 
-def _committed(file: File, staged: StagedFile, done: Published) -> None:
+def _committed(file: File, staged: StagedFile, done: Published, path: bytes) -> None:
     volume, node = file.volume, file.node
     file.clean()
     volume.counters["committed"] += 1
@@ -149,14 +149,16 @@ def _committed(file: File, staged: StagedFile, done: Published) -> None:
         file.reader = volume.store.reader(staged.published())
         _forget_row(file, staged)
     if done.conflict is not None:
-        # Its name is the others' file from here on; handles that are open keep ours.
         volume.conflicts += 1
         if node.names:
-            volume.lost(node)
-        return
+            volume.lost(node)  # its name is the others' file from here on
+        if node.number not in volume.tree.by_number:
+            return
+    # Handles that are open go on with our bytes, wherever they are.
     volume.tree.identify(node, done.stat)
     node.epoch += 1
     node.checked_s = trio.current_time()
+    volume.settled(node, done.conflict or path)
 
 
 async def _clear(file: File, staged: StagedFile, done: Published) -> None:

@@ -76,11 +76,16 @@ class Control:
                     self._volume.queue.failed_once(dirty.number, error)
 
         async with trio.open_nursery() as nursery:
-            for each in self._volume.tree.below(node):
-                if each.dirty and each.names:
+            for each in self._below(node):
+                if each.dirty and self._volume.tree.home(each) is not None:
                     nursery.start_soon(one, each)
         if failed:
             raise failed[0]
+
+    def _below(self, node: Node) -> list[Node]:
+        """The node and what is below it; below the root is also what others took the names of."""
+        tree = self._volume.tree
+        return list(tree.by_number.values() if node is tree.root else tree.below(node))
 
     def _recovery(self) -> dict[str, int]:
         """What an earlier daemon left: committed since, waiting for that, kept for the user, lost."""

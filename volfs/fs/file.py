@@ -209,7 +209,7 @@ class File:
             path = volume.tree.path(node)
             base = None if replace else st.version
             try:
-                self._record(staged, path, base, existing)
+                self._record(staged, volume.tree.home(node), base, existing)
                 await self._take_over(staged, st, path, existing)
                 crash.point("stage.taken")
                 if existing < st.size:
@@ -298,7 +298,8 @@ class File:
 
     def acknowledge(self) -> None:
         """The application is told that its bytes are safe: a crash must not lose them."""
-        if self.staged is not None and not self.acknowledged and self.node.names:
+        owed = self.staged is not None and self.volume.tree.home(self.node) is not None
+        if owed and self.staged is not None and not self.acknowledged:
             self.volume.journal.close_file(self.staged.name)
             self.acknowledged = True
             crash.point("stage.acknowledged")
@@ -332,7 +333,7 @@ class File:
 
     def unnamed(self) -> None:
         """The last name is gone: nothing is left to commit to."""
-        if self.staged is not None:
+        if self.staged is not None and self.node.home is None:
             self.volume.journal.drop_name(self.staged.name)
         self.volume.queue.remove(self.node.number)
         self.activity = None

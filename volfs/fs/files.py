@@ -270,7 +270,7 @@ class Files:
             if file.staged is None and node.names:
                 await self._revalidate(node, file, force=False, second=False)
             await self._with_room(file, 0, lambda: self._truncate(file, size))
-            if not file.writers and node.names:
+            if not file.writers and self._volume.tree.home(node) is not None:
                 await self._settle(file, durable=False)
         finally:
             self._let_go(node)
@@ -282,7 +282,9 @@ class Files:
         handle = self.get(number)
         file = handle.file
         handle.flushed = handle.wrote
-        if not handle.writes or file.staged is None or file.writers > 1 or not handle.node.names:
+        if not handle.writes or file.staged is None or file.writers > 1:
+            return
+        if self._volume.tree.home(handle.node) is None:
             return
         if handle.emptied:
             handle.emptied = False
@@ -324,7 +326,8 @@ class Files:
         file.opened -= 1
         file.writers -= handle.writes
         try:
-            owed = file.staged is not None and node.names and not file.writers
+            home = self._volume.tree.home(node)
+            owed = file.staged is not None and home is not None and not file.writers
             if owed and node.number not in self._volume.queue:
                 await self._settle(file, durable=False)
         except VolfsError as error:
@@ -346,15 +349,17 @@ class Files:
         now = trio.current_time()
         for node in {handle.node.number: handle.node for handle in self._handles.values()}.values():
             file = node.file
-            if file is None or file.staged is None or file.activity is None or not node.names:
+            if file is None or file.staged is None or file.activity is None:
                 continue
-            if due_while_open(now, file.activity, self._volume.policy.commit_interval_s):
+            if self._volume.tree.home(node) is not None and due_while_open(
+                now, file.activity, self._volume.policy.commit_interval_s
+            ):
                 self._volume.queue.add(node.number)
 
     def commit_appends(self) -> None:
         """The mount ends: queue open files that only grew. Others wait for their close (W6)."""
         for node in self.open_nodes():
-            if node.file is not None and node.file.is_append and node.names:
+            if node.file is not None and node.file.is_append:
                 self._volume.queue.add(node.number)
 
     def open_nodes(self) -> list[Node]:

@@ -21,6 +21,7 @@ from volfs import crash
 from volfs.errors import AlreadyExists, NotFound, NotPermitted, StoreError
 from volfs.fs.tree import ROOT, Node, join
 from volfs.fs.volume import Volume
+from volfs.store.attributes import same_but_for_ctime
 from volfs.store.base import RESERVED, Owner, Stat
 
 __all__ = ["RENAME_EXCHANGE", "RENAME_NOREPLACE", "Names"]
@@ -168,6 +169,7 @@ class Names:
         if node.pending:
             parent.touched_ns = self._volume.now_ns()
         self._tree.unbind(parent, name)
+        node.home = None
         self._volume.unnamed(node)
 
     async def rmdir(self, parent: Node, name: bytes) -> None:
@@ -220,6 +222,9 @@ class Names:
             return
         if target is not None:
             self._may_replace(node, target, flags)
+            if node.pending and not target.pending and node.file is not None:
+                # What is only here cannot replace what is in the store: a commit point, as on ext4.
+                await node.file.commit(durable=True)
         if node.is_dir:
             async with self._volume.structure.alone():
                 await self._move(parent, name, new_parent, new_name, node, target, flags)
@@ -258,7 +263,7 @@ class Names:
             await self._store.rename(old, new, flags)
             crash.point("rename.moved")
             after = await self._stat_of_ours(new)
-            if node.dirty and after is not None:
+            if node.dirty:
                 self._rebase(node, before, after)
         self._moved(parent, name, new_parent, new_name, node, target)
         if after is not None and after.identity == node.identity:
@@ -302,11 +307,16 @@ class Names:
             if node.pending:
                 directory.touched_ns = self._volume.now_ns()
 
-    def _rebase(self, node: Node, before: Stat, after: Stat) -> None:
+    def _rebase(self, node: Node, before: Stat, after: Stat | None) -> None:
         """Our rename gave the file that a staged one is made from new times: that is no conflict."""
         file = node.file
         assert file is not None and file.staged is not None
-        if file.base is not None and before.version == file.base and after.identity == before.identity:
+        base = file.base
+        if base is None or before.version != base:
+            return
+        if after is None:  # what the rename made of it is not known, but that it changed no content
+            file.staged.attempts.append(lambda st: same_but_for_ctime(st, base))
+        elif after.identity == before.identity:
             file.base = after.version
             self._volume.journal.rebase(file.staged.name, after.version)
 

@@ -51,6 +51,7 @@ class Node:
         "file",
         "found",
         "handles",
+        "home",
         "identity",
         "lookups",
         "names",
@@ -67,6 +68,8 @@ class Node:
         self.stat = stat
         self.identity = identity
         self.names: dict[tuple[Node, bytes], None] = {}
+        #: Where its bytes belong although others took its last name away (W7); None: it has names, or we did.
+        self.home: bytes | None = None
         self.children: dict[bytes, Node] = {}
         self.lookups = 0
         self.handles = 0
@@ -145,6 +148,23 @@ class Tree:
             parts.append(name)
         parts.reverse()
         return b"/".join(parts)
+
+    def home(self, node: Node) -> bytes | None:
+        """Where the node's bytes are committed: at its name, or where others took that away (W7).
+
+        None if we took it away ourselves: they go with the last handle.
+        """
+        return self.path(node) if node.names else node.home
+
+    def known(self, path: bytes) -> Node | None:
+        """The node at a path, if all names on the way are known."""
+        node = self.root
+        for name in path.split(b"/") if path else ():
+            child = node.children.get(name)
+            if child is None:
+                return None
+            node = child
+        return node
 
     def directory_path(self, node: Node) -> bytes:
         """The path of a directory; ENOENT's cousin ESTALE if it was removed."""
@@ -254,6 +274,7 @@ class Tree:
             self.unbind(parent, name)
         parent.children[name] = node
         node.names[parent, name] = None
+        node.home = None
 
     def _allot(self, wanted: int) -> int:
         """The store's own number where it is free: it is then the same after a remount."""

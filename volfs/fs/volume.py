@@ -23,7 +23,7 @@ import trio
 from volfs.cache.fill import Cache
 from volfs.commit.journal import Journal
 from volfs.commit.queue import CommitQueue
-from volfs.commit.recover import Recovery
+from volfs.commit.recover import Recovery, make_directories
 from volfs.commit.room import WriteRoom
 from volfs.commit.staging import Staging
 from volfs.core.versions import is_racy
@@ -263,6 +263,7 @@ class Volume:
         node = parent.children[name]
         if node.is_dir and any(each.dirty and each.names for each in self.tree.below(node)):
             return False
+        self._remember_homes(node)
         parent.epoch += 1
         self.tree.unbind(parent, name)
         self.notifier.entry(parent.number, name, node.number)
@@ -271,9 +272,26 @@ class Volume:
         self.unnamed(node)
         return True
 
-    def unnamed(self, node: Node) -> None:
-        """A name of the node is gone; if it was the last, so is what we keep for it."""
+    def _remember_homes(self, node: Node) -> None:
+        """Others take the node's name. Whoever has it, or a file below it, open may yet write (W7)."""
+        for each in self.tree.below(node):
+            if each.is_file and each.handles and len(each.names) == 1:
+                each.home = self.tree.path(each)
+
+    def settled(self, node: Node, path: bytes) -> None:
+        """The node's bytes are the file at `path` now: where it is known, that is its name."""
         if node.names:
+            return
+        node.home = path
+        directory, _, name = path.rpartition(b"/")
+        parent = self.tree.known(directory)
+        if parent is not None and parent.is_dir and name not in parent.children:
+            self.tree.bind(parent, name, node.stat)
+            parent.epoch += 1
+
+    def unnamed(self, node: Node) -> None:
+        """A name of the node is gone. If it was the last, so is what we keep for it, or others took it."""
+        if node.names or (node.home is not None and node.dirty):
             return
         if node.file is not None:
             node.file.unnamed()
@@ -283,6 +301,9 @@ class Volume:
 
     async def remake_directories(self, node: Node) -> None:
         """Make the directories above the node again that others removed."""
+        if not node.names and node.home is not None:
+            await make_directories(self.store, node.home)
+            return
         above: list[Node] = []
         while node.number != ROOT and node.names:
             node = next(iter(node.names))[0]
@@ -304,7 +325,7 @@ class Volume:
     def abandon(self, node: Node) -> None:
         """Let go of a file's content if no handle is open and nothing is owed to the store."""
         file = node.file
-        if file is None or node.handles or (file.staged is not None and node.names):
+        if file is None or node.handles or (file.staged is not None and self.tree.home(node) is not None):
             return
         node.file = None
         file.dispose()

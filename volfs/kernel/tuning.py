@@ -16,7 +16,7 @@ from typing import Final
 
 from volfs.kernel.mounts import find
 
-__all__ = ["READ_AHEAD_KIB", "fuse_connection", "tune"]
+__all__ = ["READ_AHEAD_KIB", "connections", "fuse_connection", "tune"]
 
 #: The largest request that the kernel sends. Its own default of 128 KiB asks eight times for each MiB.
 READ_AHEAD_KIB: Final = 1024
@@ -46,7 +46,7 @@ def tune(mountpoint: Path) -> dict[str, str]:
     device = f"{mount.device[0]}:{mount.device[1]}"
     said = {"read_ahead_kb": _write(Path("/sys/class/bdi", device, "read_ahead_kb"), READ_AHEAD_KIB)}
     try:
-        with _control() as control:
+        with connections() as control:
             here = control / str(connection)
             said["max_background"] = _write(here / "max_background", MAX_BACKGROUND)
             said["congestion_threshold"] = _write(here / "congestion_threshold", CONGESTION_THRESHOLD)
@@ -56,7 +56,7 @@ def tune(mountpoint: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _control() -> Iterator[Path]:
+def connections() -> Iterator[Path]:
     """The directory of FUSE connections; mounted aside for a moment where the machine has not done it.
 
     systemd mounts it at boot; containers and small machines have nothing there.

@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 
+from volfs import crash
 from volfs.store.base import Observer
 
 __all__ = ["clone_range", "copy_bytes", "write_all"]
@@ -76,5 +77,6 @@ def copy_bytes(source: int, target: int, observe: Observer | None) -> int:
         if observe is not None:
             observe(piece)
         write_all(target, piece, done)
+        crash.point("copy.piece")
         done += n
     return done
