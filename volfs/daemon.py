@@ -355,6 +355,8 @@ class _Daemon:
             self._volume.ending = True
             self._end_at = trio.current_time() + self._config.drain_timeout_s
         self._notifier.close(timeout_s=0.0)
+        if self._volume.room is not None:
+            self._volume.room.close()
 
     async def _drain(self) -> None:
         with trio.move_on_at(self._end_at):

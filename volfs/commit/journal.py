@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from volfs.commit.salvage import set_aside, torn_tail
+from volfs.commit.staging import DiskFull
 from volfs.core.versions import Version
 from volfs.errors import StoreError
 from volfs.telemetry import get_logger
@@ -149,11 +150,10 @@ class Journal:
         try:
             # The log is used from its start again before it outgrows what it has.
             db.execute(f"PRAGMA wal_autocheckpoint={_RESERVED_PAGES // 2}")
-            (free,) = db.execute("PRAGMA freelist_count").fetchone()
-            if free < _RESERVED_PAGES:
-                # Two transactions: pages that come and go in one are never written.
-                db.execute("CREATE TABLE reserve AS SELECT zeroblob(?) AS bytes", (_RESERVED_PAGES * 4096,))
-                db.execute("DROP TABLE reserve")
+            # At each start, for the log, which SQLite deletes when it is closed; the table's pages are there
+            # already. Two transactions: pages that come and go in one are never written.
+            db.execute("CREATE TABLE reserve AS SELECT zeroblob(?) AS bytes", (_RESERVED_PAGES * 4096,))
+            db.execute("DROP TABLE reserve")
             db.execute("PRAGMA wal_checkpoint(RESTART)")
         except sqlite3.OperationalError as error:
             log.warning("the journal cannot reserve space", error=str(error))
@@ -164,11 +164,10 @@ class Journal:
         try:
             return self._db.execute(statement, values)
         except sqlite3.Error as error:
-            full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
-            raise StoreError(
-                f"the journal cannot be written: {error}; free space where the cache directory is",
-                errno=errno.ENOSPC if full else errno.EIO,
-            ) from error
+            message = f"the journal cannot be written: {error}; free space where the cache directory is"
+            if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+                raise DiskFull(message) from error
+            raise StoreError(message, errno=errno.EIO) from error
 
     def add(
         self,

@@ -176,7 +176,7 @@ async def _adopt(file: File, staged: StagedFile, st: Stat, sums: list[int]) -> N
     volume = file.volume
     assert volume.cache is not None and volume.staging_path is not None
     await volume.cache.adopt(st.version, st.size, volume.staging_path / staged.name, sums)
-    staged.close()
+    staged.discard()  # no file of this name is left: it is a cache file now, or removed
 
 
 def _forget_row(file: File, staged: StagedFile) -> None:

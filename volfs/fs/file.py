@@ -255,6 +255,8 @@ class File:
                 if len(data) < min(_PIECE, existing - offset):
                     raise VersionChanged("the file became shorter")
                 await staged.write(offset, data)
+                if volume.cache is not None:
+                    await volume.cache.shrink()
         own = volume.policy.own_files
         staged.change(Changes(uid=st.uid if own else None, gid=st.gid if own else None, mode=st.mode))
         if path is not None:

@@ -146,6 +146,8 @@ class Files:
         room = self._volume.room
         if room is None:
             return await action()
+        if file is not None and file.staged is None:
+            size += file.size  # what is staged first is a copy of what there is
         return await room.with_room(action, size, lambda: file.staged if file is not None else None)
 
     async def _truncate(self, file: File, size: int, *, replace: bool = False) -> None:
