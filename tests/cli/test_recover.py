@@ -25,7 +25,7 @@ def with_kept_files(volume: Volume, files: dict[str, bytes]) -> None:
 
 @ways
 def test_list_show_publish(make_volume: Make, where: str, mode: str) -> None:
-    """The whole way of a file: it is listed, looked at, published byte for byte, and then it is gone here."""
+    """W6c: what lies there is listed and shown, and publish brings it where it belongs, byte for byte."""
     volume = make_volume(mode=mode)
     data = os.urandom(150_000).hex()
     with_kept_files(volume, {"report": data.encode()})

@@ -201,3 +201,45 @@ async def test_an_append_that_was_still_being_taken_over_is_nothing(bench: Bench
     assert (bench.root / "log").read_bytes() == b"0123456789"
     assert bench.staging.names() == []
     assert bench.journal.entries() == []
+
+
+async def test_what_came_meanwhile_is_not_replaced(bench: Bench) -> None:
+    """W7: an emptied or new file replaces what is there; after a crash nobody knows what came first."""
+    (bench.root / "f").write_bytes(b"known")
+    known = bench.store._stat(b"f")
+    rewritten = bench.left(b"f", b"rewritten", identity=known.identity)
+    created = bench.left(b"g", b"created")
+    for name in (rewritten, created):
+        bench.journal.close_file(name)
+    for name in ("f", "g"):
+        (bench.root / "fresh").write_bytes(b"theirs")
+        (bench.root / "fresh").rename(bench.root / name)
+    result = await bench.recover()
+    assert (result.recovered, result.conflicts) == (2, 2)
+    held = {path.name: path.read_bytes() for path in bench.root.iterdir() if path.is_file()}
+    assert (held.pop("f"), held.pop("g")) == (b"theirs", b"theirs")
+    assert sorted(held.values()) == [b"created", b"rewritten"]
+
+
+async def test_an_emptied_file_replaces_what_it_was(bench: Bench) -> None:
+    """The usual case: the object is the one that was emptied."""
+    (bench.root / "f").write_bytes(b"known")
+    name = bench.left(b"f", b"rewritten", identity=bench.store._stat(b"f").identity)
+    bench.journal.close_file(name)
+    result = await bench.recover()
+    assert (result.recovered, result.conflicts) == (1, 0)
+    assert (bench.root / "f").read_bytes() == b"rewritten"
+
+
+async def test_an_unfinished_commit_in_place_is_finished(bench: Bench) -> None:
+    """W11: fsync had not returned, but the file with two names was half written: it is made whole again."""
+    (bench.root / "f").write_bytes(b"base base")
+    os.link(bench.root / "f", bench.root / "g")
+    identity = bench.store._stat(b"f").identity
+    name = bench.left(b"f", b"ours ours ours", identity=identity)
+    bench.journal.showing(name)
+    with (bench.root / "f").open("r+b") as file:
+        file.write(b"ours")
+    result = await bench.recover()
+    assert (result.recovered, result.kept, result.conflicts) == (1, 0, 0)
+    assert (bench.root / "g").read_bytes() == b"ours ours ours"

@@ -49,7 +49,7 @@ def exchanged(area: Area) -> None:
 
 @pytest.mark.parametrize("change", [replaced, exchanged])
 def test_writes_after_others_replaced_the_file(area: Area, change: Callable[[Area], None]) -> None:
-    """W7: the handle was opened before and writes after that was noticed: its version goes beside theirs."""
+    """W7c: the handle was opened before, and writes after that was noticed: its version goes beside."""
     (area.here / "f").write_text("one\n")
     area.settle()
     with appending(area.here / "f") as fd:

@@ -95,7 +95,7 @@ def answers(volume: Volume, cached: Path, data: bytes) -> None:
 
 @pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
 def test_hog_on_the_cache_disk(on_disk: Make, kind: str) -> None:
-    """Case 30: reads go on, a write that cannot fit gets ENOSPC, and all is well once there is space."""
+    """B1a: case 30: reads go on, a write that cannot fit gets ENOSPC, and all is well once there is space."""
     volume = on_disk(64 * M, kind=kind)
     big, large = noise(30 * M), noise(50 * M, seed=2)
     (volume.backing / "big").write_bytes(big)

@@ -74,3 +74,36 @@ def test_a_name_that_this_mount_never_looked_up(area: Area) -> None:
         first.unlink()
     area.settle()
     assert (area.back / "unseen").read_text() == "a b"
+
+
+def test_writes_after_the_only_known_name_is_gone(area: Area) -> None:
+    """What has a name in the store has its bytes, also those that come when this mount knows none of it."""
+    first = area.here / "f"
+    first.write_text("a")
+    area.settle()
+    os.link(area.back / "f", area.back / "unseen")
+    with first.open("a") as file:
+        file.write(" b")
+        file.flush()
+        first.unlink()
+        file.write(" c")
+        file.flush()
+        os.fsync(file.fileno())
+        file.write(" d")
+    area.settle()
+    assert (area.back / "unseen").read_text() == "a b c d"
+    assert area.volume.leftovers() == []
+
+
+def test_a_file_without_any_name_is_scratch(area: Area) -> None:
+    """Nothing of it reaches the store, and nothing is left of it."""
+    with (area.here / "f").open("w+") as file:
+        (area.here / "f").unlink()
+        file.write("scratch")
+        file.flush()
+        os.fsync(file.fileno())
+        file.seek(0)
+        assert file.read() == "scratch"
+    area.settle()
+    assert os.listdir(area.back) == []
+    assert area.volume.leftovers() == []

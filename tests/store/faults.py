@@ -94,6 +94,11 @@ class _FaultReader(_Door):
             broken=half_then,
         )
 
+    async def overwrite(self, staged: int, observe: Observer | None) -> Stat:
+        return await self._pass(
+            "reader.overwrite", self._path, lambda: self._inner.overwrite(staged, observe)
+        )
+
     async def sync(self) -> None:
         await self._pass("reader.sync", self._path, self._inner.sync)
 

@@ -163,6 +163,7 @@ async def test_every_operation_fails_with_the_planned_errno(
         "reader.stat": lambda: reader.stat(),
         "reader.change": lambda: reader.change(Changes(mode=0o600)),
         "reader.copy_to": lambda: reader.copy_to(target, 3),
+        "reader.overwrite": lambda: reader.overwrite(target, None),
         "reader.sync": lambda: reader.sync(),
         "directory.names": lambda: scan.names(10),
         "directory.stats": lambda: scan.stats([b"f"]),

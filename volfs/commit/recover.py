@@ -21,6 +21,7 @@ from volfs.commit.journal import Entry, Journal, State
 from volfs.commit.publish import publish
 from volfs.commit.staging import StagedFile, Staging
 from volfs.core.schedule import backoff_s
+from volfs.core.versions import Version
 from volfs.errors import AlreadyExists, NotFound, StagedLost, VolfsError
 from volfs.store.attributes import same_but_for_ctime
 from volfs.store.base import Owner, Stat, Store
@@ -33,6 +34,9 @@ log = structlog.get_logger(__name__)
 AT_ONCE = 16
 
 _PIECE = 1 << 20
+
+#: A base that no file has: shown where nothing is, else beside.
+_NOTHING = Version(b"")
 
 
 @dataclass(slots=True)
@@ -171,6 +175,8 @@ class Recovery:
                 return
             if current is not None and current.nlink > 1 and current.identity == entry.identity:
                 base = None  # it was being written in place, and is half of ours and half of the base
+        if entry.base is None and base is None and await self._is_other(entry):
+            base = _NOTHING
 
         async def commit() -> None:
             done = await publish(
@@ -188,6 +194,14 @@ class Recovery:
         await self._with_directories(entry.path, commit)
         self.recovered += 1
         self._end(entry)
+
+    async def _is_other(self, entry: Entry) -> bool:
+        """Whether what ours would replace is not what it was to replace: nobody knows what came first.
+
+        Another node made it since, or a rename on this mount, which the crash kept out of the journal.
+        """
+        current = await self._current(entry.path)
+        return current is not None and current.identity != entry.identity
 
     async def _with_directories(self, path: bytes, commit: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -105,7 +105,8 @@ async def _sync(file: File) -> None:
 async def _commit_staged(file: File, staged: StagedFile, *, durable: bool) -> None:
     volume, node = file.volume, file.node
     if volume.tree.home(node) is None:
-        return  # unlinked: nothing is committed
+        await _commit_nameless(file, staged)
+        return
     assert volume.staging is not None
     commit = Commit(
         volume.store,
@@ -136,6 +137,26 @@ async def _commit_staged(file: File, staged: StagedFile, *, durable: bool) -> No
         await _reopen(file, done.conflict or path)
     if durable:
         await volume.store.sync_directory((done.conflict or path).rpartition(b"/")[0])
+
+
+async def _commit_nameless(file: File, staged: StagedFile) -> None:
+    """This mount took the last name that it knows. If the file has others in the store, it gets its bytes;
+    else they go with the last handle.
+    """
+    if file.reader is None or not (await file.reader.stat()).nlink:
+        return
+
+    def observe(piece: memoryview) -> None:
+        file.progress.moved()
+
+    st = await file.reader.overwrite(staged.fd, observe)
+    file.clean()
+    file.volume.counters["committed"] += 1
+    file.volume.queue.remove(file.node.number)
+    file.node.stat = st
+    file.node.epoch += 1
+    staged.discard()
+    _forget_row(file, staged)
 
 
 def _committed(file: File, staged: StagedFile, done: Published, path: bytes) -> None:

@@ -77,7 +77,7 @@ class Control:
 
         async with trio.open_nursery() as nursery:
             for each in self._below(node):
-                if each.dirty and self._volume.tree.home(each) is not None:
+                if each.file is not None and each.file.owed:
                     nursery.start_soon(one, each)
         if failed:
             raise failed[0]

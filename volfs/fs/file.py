@@ -228,13 +228,32 @@ class File:
             self.staged, self.base = staged, base
             self._existing = existing if existing == st.size else 0
             self.acknowledged = False
-            if self.reader is not None:
-                self.reader.close()
-                self.reader = None
+            await self._let_go_of_reader()
             self._detach()
             node.epoch += 1
             return staged
         raise VersionChanged("the file changes faster than it can be copied")
+
+    async def _let_go_of_reader(self) -> None:
+        """The staged file has all bytes; the reader is kept only if it alone leads to names unknown here."""
+        reader = self.reader
+        if reader is not None and self.volume.tree.home(self.node) is None:
+            try:
+                if (await reader.stat()).nlink:
+                    return
+            except VolfsError as error:
+                log.debug("cannot look at a file without a name", error=str(error))
+                return
+        if reader is not None and self.reader is reader:
+            self.reader = None
+            reader.close()
+
+    @property
+    def owed(self) -> bool:
+        """Whether the staged bytes belong to the store: the file has a name there, known here or not."""
+        if self.staged is None:
+            return False
+        return self.volume.tree.home(self.node) is not None or self.reader is not None
 
     def _record(self, staged: StagedFile, path: bytes | None, base: Version | None, existing: int) -> None:
         state = State.OPEN if path is not None else State.GONE
@@ -300,8 +319,8 @@ class File:
 
     def acknowledge(self) -> None:
         """The application is told that its bytes are safe: a crash must not lose them."""
-        owed = self.staged is not None and self.volume.tree.home(self.node) is not None
-        if owed and self.staged is not None and not self.acknowledged:
+        home = self.volume.tree.home(self.node)
+        if self.staged is not None and home is not None and not self.acknowledged:
             self.volume.journal.close_file(self.staged.name)
             self.acknowledged = True
             crash.point("stage.acknowledged")

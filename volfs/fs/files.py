@@ -272,7 +272,7 @@ class Files:
             if file.staged is None and node.names:
                 await self._revalidate(node, file, force=False, second=False)
             await self._with_room(file, 0, lambda: self._truncate(file, size))
-            if not file.writers and self._volume.tree.home(node) is not None:
+            if not file.writers and file.owed:
                 await self._settle(file, durable=False)
         finally:
             self._let_go(node)
@@ -284,9 +284,7 @@ class Files:
         handle = self.get(number)
         file = handle.file
         handle.flushed = handle.wrote
-        if not handle.writes or file.staged is None or file.writers > 1:
-            return
-        if self._volume.tree.home(handle.node) is None:
+        if not handle.writes or not file.owed or file.writers > 1:
             return
         if handle.emptied:
             handle.emptied = False
@@ -305,7 +303,9 @@ class Files:
 
     async def _settle(self, file: File, *, durable: bool) -> None:
         """Commit now, or acknowledge and commit soon, as the volume's policy says."""
-        if not self._volume.policy.commit_at_close and not durable:
+        # A file of which no name is known cannot be found again after a crash: it is not put off.
+        known = self._volume.tree.home(file.node) is not None
+        if known and not self._volume.policy.commit_at_close and not durable:
             file.acknowledge()
             self._volume.queue.add(file.node.number)
             return
@@ -328,9 +328,7 @@ class Files:
         file.opened -= 1
         file.writers -= handle.writes
         try:
-            home = self._volume.tree.home(node)
-            owed = file.staged is not None and home is not None and not file.writers
-            if owed and node.number not in self._volume.queue:
+            if file.owed and not file.writers and node.number not in self._volume.queue:
                 await self._settle(file, durable=False)
         except VolfsError as error:
             log.warning("commit at release failed, it will be tried again", error=str(error))
@@ -351,11 +349,9 @@ class Files:
         now = trio.current_time()
         for node in {handle.node.number: handle.node for handle in self._handles.values()}.values():
             file = node.file
-            if file is None or file.staged is None or file.activity is None:
+            if file is None or not file.owed or file.activity is None:
                 continue
-            if self._volume.tree.home(node) is not None and due_while_open(
-                now, file.activity, self._volume.policy.commit_interval_s
-            ):
+            if due_while_open(now, file.activity, self._volume.policy.commit_interval_s):
                 self._volume.queue.add(node.number)
 
     def commit_appends(self) -> None:

@@ -325,7 +325,7 @@ class Volume:
     def abandon(self, node: Node) -> None:
         """Let go of a file's content if no handle is open and nothing is owed to the store."""
         file = node.file
-        if file is None or node.handles or (file.staged is not None and self.tree.home(node) is not None):
+        if file is None or node.handles or file.owed:
             return
         node.file = None
         file.dispose()

@@ -129,6 +129,10 @@ class Reader(Protocol):
         """Copy the first `size` bytes into the empty open file `target`, as cheaply as can be."""
         ...
 
+    async def overwrite(self, staged: int, observe: Observer | None) -> Stat:
+        """As `Store.overwrite`, for an object that has names, of which the caller knows none."""
+        ...
+
     async def sync(self) -> None:
         """Make the bytes survive a power cut."""
         ...

@@ -23,7 +23,7 @@ import trio
 
 from volfs.errors import SetupError, from_os_error
 from volfs.store import beneath
-from volfs.store.attributes import apply_changes, copy_attributes, new_owner, to_stat
+from volfs.store.attributes import apply_changes, new_owner, to_stat
 from volfs.store.base import (
     RESERVED,
     Capacity,
@@ -35,12 +35,11 @@ from volfs.store.base import (
     Stat,
     Upload,
 )
-from volfs.store.copying import copy_bytes
 from volfs.store.filesystems import is_local
 from volfs.store.reading import FileDirectoryReader, FileReader
 from volfs.store.reserved import HEARTBEAT_S, Reserved
 from volfs.store.threads import StoreThreads
-from volfs.store.uploading import CopiedUpload, StagedUpload, copy_staged
+from volfs.store.uploading import CopiedUpload, StagedUpload, copy_over, copy_staged
 
 __all__ = ["DirectoryStore"]
 
@@ -326,18 +325,13 @@ class DirectoryStore:
         return CopiedUpload(self, copy, staged, st.version)
 
     async def overwrite(self, staged: int, path: bytes, observe: Observer | None) -> Stat:
-        return await self.call(self._overwrite, staged, path, observe, thread=True)
+        st = await self.call(self._overwrite, staged, path, observe, thread=True)
+        self.written_bytes += st.size
+        return st
 
     def _overwrite(self, staged: int, path: bytes, observe: Observer | None) -> Stat:
         fd = beneath.open_beneath(self._root, path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            self.written_bytes += copy_bytes(staged, fd, observe)
-            os.ftruncate(fd, os.fstat(staged).st_size)
-            copy_attributes(staged, fd)
-            os.fsync(fd)
-            return to_stat(os.fstat(fd))
-        finally:
-            os.close(fd)
+        return copy_over(staged, fd, observe)
 
     # -- descriptors -----------------------------------------------------------
 

@@ -16,8 +16,9 @@ import trio
 
 from volfs.errors import VersionChanged, from_os_error
 from volfs.store.attributes import apply_changes, to_stat
-from volfs.store.base import Changes, Stat
+from volfs.store.base import Changes, Observer, Stat
 from volfs.store.copying import clone_range
+from volfs.store.uploading import copy_over
 
 __all__ = ["Caller", "FileDirectoryReader", "FileReader"]
 
@@ -97,6 +98,9 @@ class FileReader:
     async def copy_to(self, target: int, size: int) -> None:
         await self._use(clone_range, target, size, thread=size > _INLINE_COPY)
 
+    async def overwrite(self, staged: int, observe: Observer | None) -> Stat:
+        return await self._use(_overwrite, staged, observe, thread=True)
+
     async def sync(self) -> None:
         await self._use(os.fsync, thread=True)
 
@@ -144,6 +148,10 @@ def _fstat(fd: int) -> Stat:
 def _change(fd: int, changes: Changes) -> Stat:
     apply_changes(fd, changes)
     return to_stat(os.fstat(fd))
+
+
+def _overwrite(fd: int, staged: int, observe: Observer | None) -> Stat:
+    return copy_over(staged, os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC), observe)
 
 
 class FileDirectoryReader:

@@ -260,6 +260,9 @@ class RetryingReader:
             lambda: self._inner.copy_to(target, size), more_s=size / _SLOWEST_BYTES_PER_S
         )
 
+    async def overwrite(self, staged: int, observe: Observer | None) -> Stat:
+        return await self._inner.overwrite(staged, observe)
+
     async def sync(self) -> None:
         await self._deadlines.once(self._inner.sync)
 

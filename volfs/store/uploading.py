@@ -30,7 +30,7 @@ from volfs.store.attributes import copy_attributes, same_but_for_ctime, to_stat
 from volfs.store.base import RESERVED, Expected, Observer, Stat
 from volfs.store.copying import copy_bytes
 
-__all__ = ["COPY_PREFIX", "CopiedUpload", "StagedUpload", "copy_staged"]
+__all__ = ["COPY_PREFIX", "CopiedUpload", "StagedUpload", "copy_over", "copy_staged"]
 
 T = TypeVar("T")
 
@@ -109,6 +109,18 @@ def _copy(staged: int, directory: int, name: str, observe: Observer | None) -> S
         os.close(fd)
     crash.point("upload.synced")
     return st
+
+
+def copy_over(staged: int, target: int, observe: Observer | None) -> Stat:
+    """Give the open file `target` the bytes and attributes of `staged`, in place and durable; closes it."""
+    try:
+        copy_bytes(staged, target, observe)
+        os.ftruncate(target, os.fstat(staged).st_size)
+        copy_attributes(staged, target)
+        os.fsync(target)
+        return to_stat(os.fstat(target))
+    finally:
+        os.close(target)
 
 
 def _discard(directory: int, name: str) -> None:
