@@ -19,7 +19,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 import trio
@@ -28,7 +28,7 @@ from volfs.commit.journal import Entry, Journal, State
 from volfs.commit.publish import Commit, Published
 from volfs.commit.recover import make_directories
 from volfs.commit.staging import StagedFile, Staging
-from volfs.core.versions import Version
+from volfs.core.versions import ABSENT, Version
 from volfs.errors import NotFound, StoreError, VolfsError
 from volfs.store.base import RESERVED, Store
 
@@ -37,9 +37,6 @@ __all__ = ["Kept", "KeptFile", "Placed", "volume_path"]
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-#: A base that no file has: published only where nothing is, beside whatever is there.
-_NOTHING: Final = Version(b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +151,7 @@ class Kept:
         if not path:
             raise StoreError("nobody knows where it belongs: say so with --to", errno=errno.EINVAL)
         # A row without a base means "replaces what is there", which was for its writer to say.
-        base = _NOTHING if entry.base is None else entry.base
+        base = ABSENT if entry.base is None else entry.base
         self._busy.add(id_)
         try:
             staged = await self._call(self._staging.open, id_)

@@ -21,7 +21,7 @@ from volfs.commit.journal import Entry, Journal, State
 from volfs.commit.publish import publish
 from volfs.commit.staging import StagedFile, Staging
 from volfs.core.schedule import backoff_s
-from volfs.core.versions import Version
+from volfs.core.versions import ABSENT
 from volfs.errors import AlreadyExists, NotFound, StagedLost, VolfsError
 from volfs.store.attributes import same_but_for_ctime
 from volfs.store.base import Owner, Stat, Store
@@ -34,9 +34,6 @@ log = structlog.get_logger(__name__)
 AT_ONCE = 16
 
 _PIECE = 1 << 20
-
-#: A base that no file has: shown where nothing is, else beside.
-_NOTHING = Version(b"")
 
 
 @dataclass(slots=True)
@@ -176,7 +173,7 @@ class Recovery:
             if current is not None and current.nlink > 1 and current.identity == entry.identity:
                 base = None  # it was being written in place, and is half of ours and half of the base
         if entry.base is None and base is None and await self._is_other(entry):
-            base = _NOTHING
+            base = ABSENT
 
         async def commit() -> None:
             done = await publish(

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from typing import NewType
 
-__all__ = ["Version", "is_racy"]
+__all__ = ["ABSENT", "Version", "is_racy"]
 
 Version = NewType("Version", bytes)
+
+#: The version of nothing, as a base: what is made from it may take a free name, and no other.
+ABSENT = Version(b"")
 
 
 def is_racy(changed_ns: int, now_ns: int, granularity_ns: int) -> bool:

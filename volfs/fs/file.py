@@ -28,7 +28,7 @@ from volfs.commit.journal import State
 from volfs.commit.staging import StagedFile
 from volfs.core.readahead import Readahead
 from volfs.core.schedule import Activity
-from volfs.core.versions import Version
+from volfs.core.versions import ABSENT, Version
 from volfs.errors import NotFound, VersionChanged, VolfsError
 from volfs.fs.committing import Attempt, commit_file
 from volfs.fs.growth import COMPARE_BYTES, extends
@@ -68,6 +68,7 @@ class File:
         self.committed_s: float | None = None
         #: Acknowledged to the application; a later write takes it back.
         self.acknowledged = False
+        self._promised = 0  # bytes of the staged file that were acknowledged, which a crash must not lose
 
     @property
     def size(self) -> int:
@@ -196,7 +197,7 @@ class File:
     async def stage(self, keep: int, *, replace: bool = False) -> StagedFile:
         """Make the file dirty, with the first `keep` bytes of its content. `replace`: an O_TRUNC open."""
         if self.staged is not None:
-            if replace and self.base is not None:
+            if replace and self.base not in (None, ABSENT):
                 self.base = None
                 self.volume.journal.rebase(self.staged.name, None)
             return self.staged
@@ -228,6 +229,7 @@ class File:
             self.staged, self.base = staged, base
             self._existing = existing if existing == st.size else 0
             self.acknowledged = False
+            self._promised = 0
             await self._let_go_of_reader()
             self._detach()
             node.epoch += 1
@@ -317,12 +319,24 @@ class File:
         self.activity = self.activity or Activity(now, now, 0)
         self.activity.wrote(now, count)
 
+    def is_promised(self, offset: int) -> bool:
+        """Whether a change from `offset` on would change what was acknowledged and is not committed (W6).
+
+        After a crash there would be neither the old nor the new. Appending is no such change.
+        """
+        return (
+            self.staged is not None
+            and offset < self._promised
+            and self.volume.tree.home(self.node) is not None
+        )
+
     def acknowledge(self) -> None:
         """The application is told that its bytes are safe: a crash must not lose them."""
         home = self.volume.tree.home(self.node)
         if self.staged is not None and home is not None and not self.acknowledged:
             self.volume.journal.close_file(self.staged.name)
             self.acknowledged = True
+            self._promised = self.staged.size
             crash.point("stage.acknowledged")
 
     # -- committing ------------------------------------------------------------

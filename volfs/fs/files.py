@@ -22,6 +22,7 @@ import trio
 from volfs import crash
 from volfs.core.readahead import Readahead
 from volfs.core.schedule import commit_at_flush, due_while_open
+from volfs.core.versions import ABSENT
 from volfs.errors import AlreadyExists, NotFound, StoreError, VersionChanged, VolfsError
 from volfs.fs.file import File
 from volfs.fs.names import Names
@@ -94,7 +95,7 @@ class Files:
                 await self._volume.notifier.told()
             emptied = flags & os.O_TRUNC and file.size > 0
             if flags & os.O_TRUNC:
-                await self._with_room(file, 0, lambda: self._truncate(file, 0, replace=True))
+                await self._with_room(file, 0, lambda: self._truncate(file, 0, names, replace=True))
         except BaseException as error:
             if isinstance(error, VersionChanged):
                 self._volume.second_tries.refuse(thread, names)
@@ -150,9 +151,18 @@ class Files:
             size += file.size  # what is staged first is a copy of what there is
         return await room.with_room(action, size, lambda: file.staged if file is not None else None)
 
-    async def _truncate(self, file: File, size: int, *, replace: bool = False) -> None:
-        async with file.lock:
-            await file.truncate(size, replace=replace)
+    async def _truncate(
+        self, file: File, size: int, names: list[tuple[Node, bytes]], *, replace: bool = False
+    ) -> None:
+        """Cut the file that has one of `names`: the one that was meant, and not a conflict copy."""
+        while True:
+            async with file.lock:
+                if names and not any(name in file.node.names for name in names):
+                    raise VersionChanged("the name went to another file")
+                if not file.is_promised(size):
+                    await file.truncate(size, replace=replace)
+                    return
+            await file.commit(durable=False)
 
     async def create(
         self, parent: Node, name: bytes, mode: int, flags: int, owner: Owner, thread: int
@@ -181,7 +191,9 @@ class Files:
             try:
                 crash.point("create.staged")
                 staged.own(mode, owner, parent.stat)
-                volume.journal.add(staged.name, path, None, 0, staged.stat().number)
+                # In background mode the name is decided at the commit (W10).
+                base = ABSENT if flags & os.O_EXCL else None
+                volume.journal.add(staged.name, path, base, 0, staged.stat().number)
                 placeholder = await self._take_name(parent, path, mode, flags, owner)
                 if placeholder is not None:
                     volume.journal.rebase(staged.name, placeholder.version, placeholder.identity)
@@ -197,7 +209,7 @@ class Files:
                 parent.touched_ns = volume.now_ns()
             file = self._hold(node)
             file.staged = staged
-            file.base = placeholder.version if placeholder is not None else None
+            file.base = placeholder.version if placeholder is not None else base
             file.wrote(0)
         return node, self._opened(node, file, flags)
 
@@ -256,22 +268,30 @@ class Files:
         return len(data)
 
     async def _write(self, handle: Handle, offset: int, data: bytes) -> None:
-        async with handle.file.lock:
-            if not handle.flags & os.O_APPEND:
-                await handle.file.write(offset, data)
-            elif await handle.file.write(None, data) != offset:
-                # The kernel took an older size for the end: its page holds our bytes at the wrong place.
-                self._volume.notifier.content(handle.node.number)
+        file = handle.file
+        if handle.flags & os.O_APPEND:
+            async with file.lock:
+                if await file.write(None, data) != offset:
+                    # The kernel took an older size for the end: its page holds our bytes at the wrong place.
+                    self._volume.notifier.content(handle.node.number)
+            return
+        while True:
+            async with file.lock:
+                if not file.is_promised(offset):
+                    await file.write(offset, data)
+                    return
+            await file.commit(durable=False)
 
     async def truncate(self, node: Node, size: int) -> None:
         """truncate(2) and ftruncate(2); a file that nobody writes is committed at once."""
         if self._volume.policy.read_only:
             raise StoreError("the volume is mounted read-only", errno=errno.EROFS)
         file = self._hold(node)
+        names = list(node.names)
         try:
             if file.staged is None and node.names:
                 await self._revalidate(node, file, force=False, second=False)
-            await self._with_room(file, 0, lambda: self._truncate(file, size))
+            await self._with_room(file, 0, lambda: self._truncate(file, size, names))
             if not file.writers and file.owed:
                 await self._settle(file, durable=False)
         finally:
