@@ -8,13 +8,14 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.set-up
 PYTEST_ARGS ?=
 
-.PHONY: help setup test check format demo bench clean
+.PHONY: help setup test soak check format demo bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make setup   system packages (as root), .venv with volfs, the client and the tools'
 	@echo 'make demo    two mounts of one directory, each promise shown'
 	@echo 'make test    setup, check and the whole test suite; PYTEST_ARGS="-k name" for a part'
+	@echo 'make soak    daemons killed for SOAK_MINUTES (20), what they acknowledged compared; SOAK_SEED repeats'
 	@echo 'make check   ruff, mypy --strict, import-linter'
 	@echo 'make format  let ruff rewrite the sources'
 	@echo 'make bench   figures beside the same work on the backing directory'
@@ -40,6 +41,9 @@ format: $(STAMP)
 
 test: $(STAMP) check
 	$(PY) -m pytest $(PYTEST_ARGS)
+
+soak: $(STAMP)
+	$(PY) -m tests.soak
 
 demo: $(STAMP)
 	$(PY) -m tests.demo

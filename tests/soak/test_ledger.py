@@ -1,0 +1,144 @@
+"""What the soak takes for allowed after a crash, and that it notices what is not."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.soak.drawing import draw
+from tests.soak.ledger import DIRECTORY, Grown, Inode, Ledger, Operation, Piece, Step, Tree, difference
+from tests.soak.shared import Shared, line, whole
+
+OLD = Piece(None, 1, 100)
+NEW = Piece(None, 2, 50)
+MORE = Piece(None, 3, 30)
+
+
+def ledger(**files: bytes) -> Ledger:
+    return Ledger({name: Inode(data) for name, data in files.items()})
+
+
+def write(how: str, *steps: Step | Piece) -> Operation:
+    parts = tuple(Step("write", s) if isinstance(s, Piece) else s for s in steps)
+    return Operation("write", "f", how=how, steps=(*parts, Step("close")))
+
+
+@pytest.mark.parametrize(
+    ("found", "allowed"),
+    [(OLD.data, True), (NEW.data, False), (NEW.data + MORE.data, True), (b"", False), (None, False)],
+)
+def test_a_replacement_that_was_being_closed(found: bytes | None, allowed: bool) -> None:
+    """The whole old file or the whole new one; not a part of it, not an empty one, not none."""
+    worlds = ledger(f=OLD.data).worlds(write("replace", NEW, MORE), 2)
+    assert (difference({} if found is None else {"f": found}, worlds) == []) is allowed
+
+
+def test_a_replacement_that_was_being_written() -> None:
+    """Nobody asked for a commit yet: the old file."""
+    worlds = ledger(f=OLD.data).worlds(write("replace", NEW, MORE), 1)
+    assert difference({"f": OLD.data}, worlds) == []
+    assert difference({"f": NEW.data}, worlds) and difference({"f": NEW.data + MORE.data}, worlds)
+
+
+def test_what_was_synced_stays() -> None:
+    """After an fsync the file has what was synced; what follows in order is an append to that."""
+    worlds = ledger(f=OLD.data).worlds(write("replace", NEW, Step("fsync"), MORE), 2)
+    assert difference({"f": NEW.data + MORE.data[:7]}, worlds) == []
+    assert difference({"f": OLD.data}, worlds) and difference({"f": NEW.data[:-1]}, worlds)
+
+
+def test_an_append() -> None:
+    """All that was acknowledged, and any part of what was not."""
+    worlds = ledger(f=OLD.data).worlds(write("append", NEW), 0)
+    for part in (0, 1, 50):
+        assert difference({"f": OLD.data + NEW.data[:part]}, worlds) == []
+    assert difference({"f": OLD.data[:-1]}, worlds) and difference({"f": OLD.data + b"x"}, worlds)
+    assert Grown(b"ab", b"abc").allows(b"abc") and not Grown(b"ab", b"abc").allows(b"a")
+
+
+def test_a_name_taken_by_o_excl() -> None:
+    """It may be there, and empty; not half written."""
+    worlds = Ledger().worlds(write("exclusive", NEW, MORE), 1)
+    assert difference({}, worlds) == [] and difference({"f": b""}, worlds) == []
+    assert difference({"f": NEW.data}, worlds)
+
+
+def test_a_rename_is_whole() -> None:
+    """The file has its old name or its new one, never both or none; what it replaces is nowhere else."""
+    worlds = ledger(f=OLD.data, g=NEW.data).worlds(Operation("rename", "f", "g"), 0)
+    assert difference({"g": OLD.data}, worlds) == []
+    assert difference({"f": OLD.data, "g": NEW.data}, worlds) == []
+    assert difference({"f": OLD.data, "g": OLD.data}, worlds) and difference({"f": OLD.data}, worlds)
+
+
+def test_a_rename_of_an_open_file() -> None:
+    """Its bytes are not acknowledged, so that a name which it replaced has the old file, the new, or none."""
+    op = write("create", NEW, Step("rename", name="g"), MORE)
+    worlds = ledger(g=OLD.data).worlds(op, 3)
+    possible: list[Tree] = [{"g": OLD.data}, {"g": NEW.data + MORE.data}, {}]
+    for found in possible:
+        assert difference(found, worlds) == []
+    assert difference({"g": NEW.data}, worlds) and difference({"f": NEW.data}, worlds)
+
+
+def test_names_of_one_file() -> None:
+    """All names of a file show the same bytes."""
+    known = ledger(f=OLD.data)
+    known.apply(Operation("link", "f", "g"))
+    worlds = known.worlds(write("replace", NEW), 1)
+    assert difference({"f": NEW.data, "g": NEW.data}, worlds) == []
+    assert difference({"f": NEW.data, "g": OLD.data}, worlds)
+
+
+def test_a_directory_moves_with_what_is_in_it() -> None:
+    """A renamed directory takes its files along, at once."""
+    known = Ledger({"d0": DIRECTORY, "d0/f": Inode(OLD.data)})
+    worlds = known.worlds(Operation("rename", "d0", "d1"), 0)
+    assert difference({"d1": DIRECTORY, "d1/f": OLD.data}, worlds) == []
+    assert difference({"d1": DIRECTORY, "d0": DIRECTORY, "d0/f": OLD.data}, worlds)
+
+
+def test_every_operation_is_drawn_and_applies() -> None:
+    """Drawn operations make sense one after the other, all kinds are among them, and all done is allowed."""
+    rng, known, kinds = random.Random(1), Ledger(), set()
+    for _ in range(1500):
+        op = draw(rng, known)
+        kinds.add(op.how or op.kind)
+        worlds = known.worlds(op, max(0, len(op.steps) - 1))
+        known.apply(op)
+        assert difference(known.tree(), worlds) == []
+    assert kinds >= {"create", "exclusive", "replace", "append", "patch", "truncate", "rename", "exchange"}
+    assert kinds >= {"unlink", "link", "mkdir", "rmdir", "read", "fetch"}
+
+
+def test_lines_of_a_shared_log(tmp_path: Path) -> None:
+    """A line may be in a conflict copy or have been seen by who replaced it; else it must be there, whole."""
+    (tmp_path / "log-0").write_bytes(line("a") + line("b"))
+    (tmp_path / "log-0.conflict-x").write_bytes(line("c"))
+    shared = Shared()
+    for word in "abc":
+        shared.appended("log-0", word)
+    assert shared.check(tmp_path) == []
+    assert shared.conflicts == 1
+    shared.exchanged("log-0", line("a") + line("b"), "o")
+    (tmp_path / "log-0").write_bytes(line("o"))
+    assert shared.check(tmp_path) == []
+    shared.appended("log-0", "d")
+    (tmp_path / "log-0").write_bytes(line("o")[:-5])
+    assert len(shared.check(tmp_path)) == 2
+
+
+def test_whole_shared_files(tmp_path: Path) -> None:
+    """The last replacement of some writer, all of it."""
+    shared = Shared()
+    shared.last["whole-0"] = {"x", "y"}
+    assert shared.check(tmp_path) != []
+    (tmp_path / "whole-0").write_bytes(whole("y"))
+    assert shared.check(tmp_path) == []
+    (tmp_path / "whole-0").write_bytes(whole("y")[:-1])
+    assert shared.check(tmp_path) != []
+    shared.last["whole-0"] = {"z"}
+    (tmp_path / "whole-0").write_bytes(whole("y"))
+    assert shared.check(tmp_path) != []
