@@ -35,6 +35,9 @@ log = structlog.get_logger(__name__)
 
 _NAME_MAX = 255
 
+#: Looks at a file that others change at the same moment, before the commit is put off.
+_TRIES = 10
+
 #: Also when the daemon ends: tidiness is worth a few seconds of a store that does not answer, no more.
 _GIVE_UP_S = 2.0
 
@@ -113,7 +116,7 @@ class Commit:
         names, it keeps them (W11).
         """
         assert self._upload is not None
-        while True:
+        for _ in range(_TRIES):
             try:
                 current: Stat | None = await self._store.stat(path)
             except NotFound:
@@ -143,6 +146,7 @@ class Commit:
                 self._staged.attempts.append(self._upload.is_shown)
                 raise
             return self._shown(st, None)
+        raise VersionChanged("others change the file faster than it can be committed")
 
     def _is_earlier_attempt(self, current: Stat) -> bool:
         """Whether what changed the file was an attempt of ours that failed, or seemed to."""

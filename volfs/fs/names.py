@@ -196,11 +196,11 @@ class Names:
         while True:
             for number in sorted(files):
                 await stack.enter_async_context(files[number].lock)
-            if losing is None or not losing.dirty or losing.stat.nlink < 2 or losing.pending:
+            file = losing.file if losing is not None else None
+            if losing is None or file is None or losing.stat.nlink < 2 or losing.pending or not file.owed:
                 return
             await stack.aclose()
-            assert losing.file is not None
-            await losing.file.commit(durable=False)
+            await file.commit(durable=False)
 
     # -- rename ----------------------------------------------------------------
 
