@@ -53,7 +53,7 @@ from volfs.errors import SetupError
 from volfs.fs.tree import Node, Tree
 from volfs.fs.vfs import Vfs
 from volfs.fs.volume import Policy, Volume
-from volfs.kernel import mounts
+from volfs.kernel import dying, mounts
 from volfs.kernel.notify import KernelNotifier
 from volfs.kernel.pyfuse import Operations, PyfuseSender, options
 from volfs.kernel.tuning import tune
@@ -116,6 +116,7 @@ def _lock(cache_dir: Path) -> int:
             f"the cache directory {cache_dir} is in use by another volfs daemon; "
             "unmount that one or give this mount its own --cache-dir"
         ) from error
+    dying.note(fd)
     return fd
 
 

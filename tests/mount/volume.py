@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.mount import mounts
+from volfs.kernel import dying
 
 __all__ = ["MODES", "PLAIN", "REPOSITORY", "Volume", "eventually", "is_staged"]
 
@@ -139,9 +140,13 @@ class Volume:
         assert self.leftovers() == [], "staged files are left in the backing"
 
     def kill(self) -> None:
-        """SIGKILL the daemon, as the kernel's OOM killer would. The dead mount stays."""
+        """SIGKILL the daemon, as the kernel's OOM killer would. The dead mount stays.
+
+        Should the daemon not be able to die, it is ended as the next `volfs mount` does.
+        """
         os.kill(self.pid, signal.SIGKILL)
         eventually(lambda: not mounts.is_running(self.pid), 10, "the killed daemon ended")
+        dying.end(self.mountpoint, self.cache_dir / "lock")
 
     def remount(self, *more: str) -> Volume:
         """Mount again with the same directories, over a dead mount too."""

@@ -222,6 +222,7 @@ class World(Programs):
                 await host.settle()
             if not any(host.owed() for host in self.hosts):
                 break
+            self._make_way()
             await trio.sleep(_BACKOFF_S)
         else:
             raise AssertionError(f"never committed: {[host.owed() for host in self.hosts]}")
@@ -237,6 +238,14 @@ class World(Programs):
         self.oracle.settled(open_files=bool(self.slots))
         for number in range(len(self.hosts)):
             await self._compare(number)
+
+    def _make_way(self) -> None:
+        """A file where a directory was that an uncommitted file belongs to: only a user can say which."""
+        for row in (row for host in self.hosts for row in host.owed()):
+            parts = row.path.decode().split("/")[:-1]
+            for depth in range(1, len(parts) + 1):
+                if self.oracle.seen.get("/".join(parts[:depth])) is not None:
+                    self.outsider.do("delete", tuple(parts[:depth]))
 
     async def _compare(self, number: int) -> None:
         """What programs on a host see is what the backing has."""

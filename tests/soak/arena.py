@@ -29,6 +29,7 @@ from tests.soak.node import Node
 from tests.soak.reading import ledger_of
 from tests.soak.shared import Shared
 from tests.soak.worker import DATA_BYTES, Task, data_piece
+from volfs.kernel import dying
 
 __all__ = ["Arena", "Job", "RoundFailed"]
 
@@ -153,6 +154,8 @@ class Arena:
     def finish(self) -> list[tuple[Job, Record]]:
         """Tell the workers to stop; what each said. A call that failed without a reason fails the round."""
         self._stop.touch()
+        for node in self.nodes:  # a daemon that cannot die holds up its workers until the next mount ends it
+            dying.end(node.mountpoint, node.volume.cache_dir / "lock")
         said = [(job, job.end()) for job in self.jobs]
         self._stop.unlink()
         self.jobs.clear()

@@ -207,6 +207,10 @@ class _Writing:
             self._kept = self._written
             self._appends = self._op.how != "patch"
         elif step.do in ("unlink", "rename"):
+            if step.do == "rename" and self._kept is None and step.name in self._tree:
+                # A new file that takes the place of another one is committed as it is (W8).
+                self._kept = self._written
+                self._appends = self._op.how != "patch"
             self._names.discard(self._name)
             kept = self._tree.pop(self._name, None)
             if step.do == "rename":
@@ -230,7 +234,7 @@ class _Writing:
         if self._appends and self._kept is not None:
             ahead = put(self._written, step.piece) if step.piece is not None else self._written
             yield Grown(self._kept, ahead)
-        if step.do in ("fsync", "close"):
+        if step.do in ("fsync", "close", "rename", "unlink"):
             yield self._written
         if self._op.how == "exclusive" and self._kept is None:
             yield b""  # the name that O_EXCL took (W10)

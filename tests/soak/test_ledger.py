@@ -74,13 +74,17 @@ def test_a_rename_is_whole() -> None:
 
 
 def test_a_rename_of_an_open_file() -> None:
-    """Its bytes are not acknowledged, so that a name which it replaced has the old file, the new, or none."""
+    """What takes the place of another file is committed as it is (W8): the old one or the new, never none."""
     op = write("create", NEW, Step("rename", name="g"), MORE)
-    worlds = ledger(g=OLD.data).worlds(op, 3)
-    possible: list[Tree] = [{"g": OLD.data}, {"g": NEW.data + MORE.data}, {}]
+    during = ledger(g=OLD.data).worlds(op, 1)
+    possible: list[Tree] = [{"g": OLD.data}, {"g": OLD.data, "f": NEW.data}, {"g": NEW.data}]
     for found in possible:
-        assert difference(found, worlds) == []
-    assert difference({"g": NEW.data}, worlds) and difference({"f": NEW.data}, worlds)
+        assert difference(found, during) == []
+    assert difference({}, during) and difference({"f": NEW.data}, during)
+    after = ledger(g=OLD.data).worlds(op, 3)
+    for data in (NEW.data, NEW.data + MORE.data):
+        assert difference({"g": data}, after) == []
+    assert difference({"g": OLD.data}, after) and difference({}, after) and difference({"f": NEW.data}, after)
 
 
 def test_names_of_one_file() -> None:

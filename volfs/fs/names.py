@@ -222,8 +222,8 @@ class Names:
             return
         if target is not None:
             self._may_replace(node, target, flags)
-            if node.pending and not target.pending and node.file is not None:
-                # What is only here cannot replace what is in the store: a commit point, as on ext4.
+            if node.pending and node.file is not None:
+                # A crash must find the old file or the new one: a commit point, as on ext4.
                 await node.file.commit(durable=True)
         if node.is_dir:
             async with self._volume.structure.alone():

@@ -1,7 +1,8 @@
 """Whether a mount can start, before anything is touched; each obstacle has its own line.
 
 It does not mount and does not take the cache directory's lock. It changes one
-thing: a dead mount, left by a daemon that was killed, is taken away.
+thing: a dead mount, left by a daemon that was killed, is taken away, if need be
+with what is left of that daemon.
 
 *Invariants:* every message is one line that ends in what to do.
 """
@@ -18,7 +19,7 @@ from typing import Final
 
 from volfs.config import MountConfig
 from volfs.errors import SetupError
-from volfs.kernel import mounts
+from volfs.kernel import dying, mounts
 from volfs.telemetry import get_logger
 
 __all__ = ["check"]
@@ -40,6 +41,7 @@ def check(config: MountConfig) -> None:
     privileged = _may_mount()
     if not privileged:
         _check_helper()
+    dying.end(config.mountpoint, config.cache_dir / "lock")
     _check_mountpoint(config.mountpoint, privileged=privileged)
     _check_backing(config.backing)
     _check_apart(config)
