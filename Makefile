@@ -7,6 +7,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.set-up
 PYTEST_ARGS ?=
+# Most tests wait for a daemon, a clock or a disk: more processes than the two cores of a small machine.
+WORKERS ?= 4
 
 .PHONY: help setup test soak check format demo bench clean
 .DEFAULT_GOAL := help
@@ -14,7 +16,7 @@ PYTEST_ARGS ?=
 help:
 	@echo 'make setup   system packages (as root), .venv with volfs, the client and the tools'
 	@echo 'make demo    two mounts of one directory, each promise shown'
-	@echo 'make test    setup, check and the whole test suite; PYTEST_ARGS="-k name" for a part'
+	@echo 'make test    setup, check and the whole test suite in WORKERS (4) processes; PYTEST_ARGS="-k name" for a part'
 	@echo 'make soak    daemons killed for SOAK_MINUTES (20), what they acknowledged compared; SOAK_SEED repeats'
 	@echo 'make check   ruff, mypy --strict, import-linter'
 	@echo 'make format  let ruff rewrite the sources'
@@ -40,7 +42,7 @@ format: $(STAMP)
 	$(VENV)/bin/ruff format .
 
 test: $(STAMP) check
-	$(PY) -m pytest $(PYTEST_ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 soak: $(STAMP)
 	$(PY) -m tests.soak

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.mount import mounts
+from tests.mount.errno_table import ErrnoTable, ErrnoTables
 from tests.mount.volume import MODES, PLAIN, Volume, is_staged
 from tests.mount.watchdog import Watchdog
 
@@ -32,6 +33,7 @@ _log_tails = pytest.StashKey[str]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
+    config.pluginmanager.register(ErrnoTables(), "errno-tables")
     config.addinivalue_line("markers", "modes(*names): the daemon modes that a test on a mount runs in")
 
 
@@ -84,6 +86,14 @@ def watchdog(volumes_base: Path) -> Iterator[Watchdog]:
         for pattern in ("*/backing/.volfs/**/*", "*/cache-*/staging/**/*"):
             left += [f"staged {p}" for p in volumes_base.glob(pattern) if is_staged(p)]
         assert left == [], "the session left something behind"
+
+
+@pytest.fixture(scope="session")
+def errno_table(request: pytest.FixtureRequest) -> ErrnoTable:
+    """The table of this run, which is shown at its end."""
+    plugin = request.config.pluginmanager.get_plugin("errno-tables")
+    assert isinstance(plugin, ErrnoTables)
+    return plugin.table
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.mount.calls import error_of
-from tests.mount.conftest import ErrnoTable
 from tests.mount.errno_scenarios import SCENARIOS, Scenario
+from tests.mount.errno_table import ErrnoTable
 from tests.mount.faulty_mount import MODES, FaultyMount, Look, look
 from tests.mount.volume import eventually
 from tests.store.fault_plan import OPERATIONS
