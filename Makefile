@@ -9,6 +9,7 @@ STAMP := $(VENV)/.set-up
 PYTEST_ARGS ?=
 # Most tests wait for a daemon, a clock or a disk: more processes than the two cores of a small machine.
 WORKERS ?= 4
+SOAK_LISTS ?= 300
 
 .PHONY: help setup test soak check format demo bench clean
 .DEFAULT_GOAL := help
@@ -17,7 +18,8 @@ help:
 	@echo 'make setup   system packages (as root), .venv with volfs, the client and the tools'
 	@echo 'make demo    two mounts of one directory, each promise shown'
 	@echo 'make test    setup, check and the whole test suite in WORKERS (4) processes; PYTEST_ARGS="-k name" for a part'
-	@echo 'make soak    daemons killed for SOAK_MINUTES (20), what they acknowledged compared; SOAK_SEED repeats'
+	@echo 'make soak    SOAK_LISTS (300) lists simulated, a store that hangs for a minute, then daemons killed for'
+	@echo '             SOAK_MINUTES (20) and what they acknowledged compared; SOAK_SEED repeats'
 	@echo 'make check   ruff, mypy --strict, import-linter'
 	@echo 'make format  let ruff rewrite the sources'
 	@echo 'make bench   figures beside the same work on the backing directory'
@@ -45,6 +47,8 @@ test: $(STAMP) check
 	$(PY) -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 soak: $(STAMP)
+	VOLFS_SIMULATION_EXAMPLES=$(SOAK_LISTS) $(PY) -m pytest --quiet tests/simulation
+	VOLFS_HANG_S=60 $(PY) -m pytest --quiet tests/mount/test_hanging_store.py
 	$(PY) -m tests.soak
 
 demo: $(STAMP)

@@ -42,7 +42,7 @@ def states(pid: int) -> list[str]:
 
 
 def test_a_killed_daemon_that_cannot_die(make_volume: Callable[..., Volume], tmp_path: Path) -> None:
-    """The next mount ends what is left of it, and who hung in the old one gets an error."""
+    """W6e: the next mount ends what is left of it, and who hung in the old one gets an error."""
     volume = make_volume(environment={"VOLFS_TEST_FAULTS": str(tmp_path)}).mount_by(_FAULTY)
     (volume.backing / "f").write_bytes(bytes(100_000))  # the kernel must have no page of it yet
     (tmp_path / "reader.copy_to").write_text("hang")

@@ -59,7 +59,7 @@ def killed(
 
 
 def test_a_change_waits_for_what_was_acknowledged(killed: Killed) -> None:
-    """W6: an open file that is being changed does not stand in the place of its acknowledged version."""
+    """W6d: an open file that is being changed does not stand in the place of its acknowledged version."""
     mount = killed.volume.mountpoint
     (mount / "f").write_text("second, acknowledged")
     fd = os.open(mount / "f", os.O_WRONLY | os.O_TRUNC)

@@ -98,5 +98,14 @@ def _compared(arena: Arena, node: Node, said: list[tuple[Job, Record]], *, died:
     if died and node.last_exit():
         raise RoundFailed(f"the daemon of {node.name} ended, but not by a kill")
     rounds.restart(arena, node)
+    if died:
+        _check(node)
     rounds.check(arena, said, [node], everything=False)
     return died
+
+
+def _check(node: Node) -> None:
+    """What a crash leaves is no damage, or such as `volfs fsck` mends."""
+    done = node.volume.volfs("fsck", str(node.mountpoint))
+    if done.returncode not in (0, 1):
+        raise RoundFailed(f"fsck of {node.name} ends with {done.returncode}: {done.stdout}{done.stderr}")
