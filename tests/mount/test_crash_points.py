@@ -18,7 +18,6 @@ from tests.soak import crashing
 from tests.soak.arenas import mounted
 from tests.soak.points import points
 
-
 _SHORT = (
     *("stage.acknowledged", "upload.synced", "show.exchanged", "show.after"),
     *("commit.shown", "commit.cleared", "rename.moved"),
