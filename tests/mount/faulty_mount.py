@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,8 +59,7 @@ class FaultyMount:
         self._mount()
 
     def _mount(self) -> None:
-        self._faults = self._base / f"store-faults-{self.mode}-{len(self._factory.made)}"
-        self._faults.mkdir()
+        self._faults = Path(tempfile.mkdtemp(prefix=f"store-faults-{self.mode}-", dir=self._base))
         environment = {
             "VOLFS_TEST_FAULTS": str(self._faults),
             "VOLFS_TEST_STORE": "remote" if self.mode == "remote" else "",
