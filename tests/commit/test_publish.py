@@ -147,19 +147,3 @@ async def test_the_row_says_so_before_the_name_changes(bench: Bench) -> None:
     staged.close()
     assert seen == [[".volfs"]]
     assert (bench.root / "f").exists()
-
-
-@pytest.mark.parametrize("obstacle", ["file", "symlink"])
-async def test_a_directory_whose_name_went_to_something_else(bench: Bench, obstacle: str) -> None:
-    """W7d: the bytes go beside it, into the lowest directory that still is one; no commit waits for ever."""
-    (bench.root / "a").mkdir()
-    if obstacle == "file":
-        (bench.root / "a/d").write_bytes(b"theirs")
-    else:
-        (bench.root / "a/d").symlink_to("/etc")
-    staged = bench.stage(b"ours")
-    done = await publish(bench.store, bench.staging, staged, b"a/d/e/f", None, durable=False)
-    staged.close()
-    assert done.conflict is not None
-    assert done.conflict.startswith(b"a/f.conflict-")
-    assert (bench.root / os.fsdecode(done.conflict)).read_bytes() == b"ours"

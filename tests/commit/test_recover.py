@@ -204,7 +204,7 @@ async def test_an_append_that_was_still_being_taken_over_is_nothing(bench: Bench
 
 
 async def test_what_came_meanwhile_is_not_replaced(bench: Bench) -> None:
-    """W7: an emptied or new file replaces what is there; after a crash nobody knows what came first."""
+    """W7d: an emptied or new file replaces what is there; after a crash nobody knows what came first."""
     (bench.root / "f").write_bytes(b"known")
     known = bench.store._stat(b"f")
     rewritten = bench.left(b"f", b"rewritten", identity=known.identity)

@@ -18,7 +18,7 @@ def _fuse_mounts() -> dict[str, str]:
         left, _, right = line.partition(" - ")
         if right.split(" ")[0].split(".")[0] == "fuse":
             fields = left.split(" ")
-            point = fields[4].encode().decode("unicode_escape").encode("latin-1")
+            point = fields[4].encode(errors="surrogateescape").decode("unicode_escape").encode("latin-1")
             found[os.fsdecode(point)] = fields[2].split(":")[1]
     return found
 

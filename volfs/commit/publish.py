@@ -13,7 +13,6 @@ It decides about conflicts (W7) and does not know inodes, handles or the kernel.
 
 from __future__ import annotations
 
-import errno
 import socket
 import time
 from collections import deque
@@ -122,11 +121,6 @@ class Commit:
                 current: Stat | None = await self._store.stat(path)
             except NotFound:
                 current = None
-            except StoreError as error:
-                if error.errno != errno.ENOTDIR:
-                    raise
-                # Others gave the name of a directory above to something else: beside that.
-                return await self._show_beside(await self._nearest(path))
             expected: Version | Expected
             if current is not None and self._staging.in_store and self._upload.is_shown(current):
                 return self._shown(current, None)  # an earlier attempt did it, and its answer was lost
@@ -167,19 +161,6 @@ class Commit:
         st = await self._store.overwrite(self._staged.fd, path, self._observe)
         crash.point("commit.overwritten")
         return Published(st, None, renamed=False, sums=self._sums())
-
-    async def _nearest(self, path: bytes) -> bytes:
-        """Where a file of this name can be: in the lowest directory above that still is one."""
-        directory, _, name = path.rpartition(b"/")
-        while directory:
-            try:
-                if (await self._store.stat(directory)).is_dir:
-                    return directory + b"/" + name
-            except StoreError as error:
-                if error.errno not in (errno.ENOTDIR, errno.ENOENT):
-                    raise
-            directory = directory.rpartition(b"/")[0]
-        return name
 
     async def _show_beside(self, path: bytes) -> Published:
         assert self._upload is not None
