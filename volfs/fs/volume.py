@@ -288,6 +288,7 @@ class Volume:
         if parent is not None and parent.is_dir and name not in parent.children:
             self.tree.bind(parent, name, node.stat)
             parent.epoch += 1
+            node.stale_names = True  # the kernel may not have heard yet that the old name is another file's
 
     def unnamed(self, node: Node) -> None:
         """A name of the node is gone. If it was the last, so is what we keep for it, or others took it."""
