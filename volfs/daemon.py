@@ -168,7 +168,6 @@ class _Daemon:
             )
         if staging is not None:
             self._recovery = Recovery(self._store, staging, journal)
-            await self._recovery.start(_REPLAY_S)
         await self._store.capacity()  # known from now on, whatever becomes of the store
         policy = Policy(
             commit_at_close=config.commit == "close",
@@ -285,6 +284,8 @@ class _Daemon:
             services.start_soon(self._supervise, "queue", self._volume.queue.run)
             if self._recovery is not None:
                 services.start_soon(self._supervise, "recovery", self._recovery.run)
+                with trio.move_on_after(_REPLAY_S):
+                    await self._recovery.tried.wait()
                 services.start_soon(self._supervise, "sweep", self._directory.live)
             services.start_soon(self._supervise, "repairs", self._vfs.repairs.run)
             services.start_soon(self._supervise, "clock", self._clock)
@@ -381,6 +382,7 @@ class _Daemon:
             "mountpoint": str(config.mountpoint),
             "cache_dir": str(config.cache_dir),
             "store": "directory",
+            "store_away": isinstance(self._store, RetryingStore) and self._store.deadlines.away,
             "transport": "pyfuse3",
             "mode": {
                 "cache": self._cached,

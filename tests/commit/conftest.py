@@ -49,7 +49,7 @@ class Bench:
     async def recover(self) -> Recovery:
         """What the next daemon makes of it."""
         recovery = Recovery(self.store, self.staging, self.journal)
-        await recovery.start(30)
+        await recovery.start()
         return recovery
 
     def version(self, path: str) -> Version:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 import os
 import shutil
 
@@ -179,7 +178,7 @@ async def test_what_fails_is_tried_again(
     original = bench.store.stat
     monkeypatch.setattr(bench.store, "stat", refuse)
     result = Recovery(bench.store, bench.staging, bench.journal)
-    await result.start(math.inf)  # the mock clock would jump to any deadline while a thread works
+    await result.start()
     assert (result.recovered, result.waiting) == (0, 1)
     assert "refused" in (result.last_error or "")
     bench.journal.move_tree(b"d", b"e")
@@ -243,3 +242,27 @@ async def test_an_unfinished_commit_in_place_is_finished(bench: Bench) -> None:
     result = await bench.recover()
     assert (result.recovered, result.kept, result.conflicts) == (1, 0, 0)
     assert (bench.root / "g").read_bytes() == b"ours ours ours"
+
+
+async def test_an_unfinished_file_that_cannot_be_judged_waits(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """W6: an append, too, is tried again, and what was settled meanwhile ends the waiting."""
+    (bench.root / "log").write_bytes(b"one")
+    bench.left(b"log", b"one two", bench.version("log"), existing=3)
+    original, refusals = bench.store.stat, 2
+
+    async def refuse(path: bytes) -> Stat:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            raise StoreError("refused", errno=errno.EACCES)
+        return await original(path)
+
+    monkeypatch.setattr(bench.store, "stat", refuse)
+    recovery = Recovery(bench.store, bench.staging, bench.journal)
+    await recovery.start()
+    assert (recovery.waiting, recovery.recovered) == (1, 0)
+    await recovery.run()
+    assert (recovery.waiting, recovery.recovered, recovery.kept) == (0, 1, 0)
+    assert (bench.root / "log").read_bytes() == b"one two"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
+from volfs.errors import StoreTimeout
 from volfs.fs.locks import SharedLock
 
 
@@ -67,3 +69,26 @@ async def test_a_cancelled_asker_bars_nobody(nursery: trio.Nursery) -> None:
                 raise AssertionError("it is shared")
         with trio.fail_after(5):
             await done.wait()
+
+
+@pytest.mark.parametrize("wanted", ["shared", "alone"])
+async def test_who_waits_in_vain_hears_of_it(autojump_clock: MockClock, wanted: str) -> None:
+    """B3: a holder that waits for the store holds up others for the patience, and no longer."""
+    lock = SharedLock(patience_s=10)
+    async with trio.open_nursery() as nursery:
+        held, done = trio.Event(), trio.Event()
+
+        async def hold() -> None:
+            async with lock.alone():
+                held.set()
+                await done.wait()
+
+        nursery.start_soon(hold)
+        await held.wait()
+        with pytest.raises(StoreTimeout):
+            async with getattr(lock, wanted)():
+                raise AssertionError("two hold it")
+        done.set()
+    assert trio.current_time() == pytest.approx(10)
+    async with lock.shared(), lock.shared():
+        pass

@@ -107,3 +107,24 @@ def test_a_file_without_any_name_is_scratch(area: Area) -> None:
     area.settle()
     assert os.listdir(area.back) == []
     assert area.volume.leftovers() == []
+
+
+def test_a_name_that_is_found_while_the_file_is_written(area: Area) -> None:
+    """The handle lost the only known name, then the other one is looked up: it reads what it wrote."""
+    first = area.here / "f"
+    first.write_text("a")
+    area.settle()
+    os.link(area.back / "f", area.back / "other")
+    with first.open("a+") as file:
+        first.unlink()
+        file.write(" b")
+        file.flush()
+        os.listdir(area.here)
+        file.write(" c")
+        file.flush()
+        os.fsync(file.fileno())
+        file.seek(0)
+        assert file.read() == "a b c"
+    area.settle()
+    assert (area.back / "other").read_text() == "a b c"
+    assert (area.here / "other").read_text() == "a b c"

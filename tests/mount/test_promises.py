@@ -98,3 +98,13 @@ def test_exclusive_creation_in_background_mode(killed: Killed) -> None:
     assert (volume.backing / "n").read_text() == "theirs"
     (beside,) = volume.backing.glob("n.conflict-*")
     assert beside.read_text() == "ours"
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_durable_close(make_volume: Callable[..., Volume], tmp_path: Path, durable: bool) -> None:
+    """W5: with --durable-close the name of a closed file is synced, too; else only fsync does that."""
+    options = ("--durable-close",) if durable else ()
+    volume = make_volume(*options, environment={"VOLFS_TEST_FAULTS": str(tmp_path)}).mount_by(_FAULTY)
+    (volume.mountpoint / "f").write_text("bytes")
+    calls = [line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()]
+    assert ("sync_directory" in calls) is durable

@@ -182,7 +182,7 @@ class Host:
         staging, path = self._open_staging()
         self.cache = self._open_cache()
         self.recovery = Recovery(store, staging, self.journal)
-        await self.recovery.start(within_s=10.0)
+        await self.recovery.start()
         self.volume = Volume(
             store=store,
             tree=Tree(await store.stat(b""), lambda node: None),

@@ -160,6 +160,9 @@ class FaultStore(_Door):
     def written_bytes(self) -> int:
         return self._inner.written_bytes
 
+    def is_moved(self, st: Stat, version: Version) -> bool:
+        return self._inner.is_moved(st, version)
+
     async def stat(self, path: bytes) -> Stat:
         return await self._pass("stat", path, lambda: self._inner.stat(path))
 

@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
 from tests.contracts.store import NOBODY, StoreContract, names, staged_file
-from volfs.errors import SetupError, StoreError
+from volfs.errors import SetupError, StoreError, VersionChanged
+from volfs.store import directory, uploading
 from volfs.store.base import Expected
 from volfs.store.beneath import BENEATH_PATH_MAX, open_beneath
 from volfs.store.directory import DirectoryStore
 
 
-@pytest.fixture(params=[True, False], ids=["inline", "threads"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DirectoryStore]:
-    """A store over an empty directory, as local (calls inline) and as remote (calls in threads)."""
+@pytest.fixture(params=["inline", "threads", "no rename flags"])
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DirectoryStore]:
+    """A store over an empty directory: local (calls inline), remote (calls in threads), and remote on a file
+    system whose rename knows no flags, as NFS is, so that uploads are shown under lock files.
+    """
     root = tmp_path / "backing"
     root.mkdir()
-    opened = DirectoryStore(root, local=request.param)
+    opened = DirectoryStore(root, local=request.param == "inline")
     opened.open_staging("test")
+    if request.param == "no rename flags":
+        monkeypatch.setattr(uploading, "renameat2", _no_flags)
     yield opened
     opened.remove_staging()
     opened.close()
-    assert not (root / ".volfs").exists(), "something was left in the staging directory"
+    left = [path for path in (root / ".volfs").rglob("*") if path.is_file() and path.parent.name != "locks"]
+    assert left == [], "something was left in the staging directory"
+
+
+def _no_flags(*args: object) -> None:
+    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
 class TestContract(StoreContract):
@@ -107,3 +121,54 @@ async def test_descriptors_do_not_leak(store: DirectoryStore, tmp_path: Path) ->
         with pytest.raises(StoreError):
             await store.open(b"d")
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_two_commits_of_one_version_under_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W7: without an exchange, of two mounts that change one version one wins and the other hears of it."""
+    monkeypatch.setattr(uploading, "renameat2", _no_flags)
+    (tmp_path / "f").write_bytes(b"base")
+    stores = [DirectoryStore(tmp_path, local=False) for _ in range(2)]
+    uploads = []
+    for number, store in enumerate(stores):
+        store.open_staging(f"mount{number}")
+        fd = staged_file(tmp_path, b"of %d" % number)
+        uploads.append((await store.upload(fd, None, durable=False, observe=None), fd))
+    base = (await stores[0].stat(b"f")).version
+    shown: list[int] = []
+
+    async def show(number: int) -> None:
+        try:
+            await uploads[number][0].show(b"f", base)
+            shown.append(number)
+        except VersionChanged:
+            await uploads[number][0].discard()
+
+    async with trio.open_nursery() as nursery:
+        for number in range(2):
+            nursery.start_soon(show, number)
+    (winner,) = shown
+    assert (tmp_path / "f").read_bytes() == b"of %d" % winner
+    for store, (_, fd) in zip(stores, uploads, strict=True):
+        os.close(fd)
+        store.remove_staging()
+        store.close()
+
+
+async def test_a_mount_shows_that_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W6b: again and again, so that no other node takes it for gone."""
+    monkeypatch.setattr(directory, "HEARTBEAT_S", 0.01)
+    store = DirectoryStore(tmp_path, local=True)
+    store.open_staging("me")
+    owner = tmp_path / ".volfs/owners/me"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.live)
+        for _ in range(3):
+            os.utime(owner, (0, 0))
+            with trio.fail_after(10):
+                while owner.stat().st_mtime == 0:
+                    await trio.sleep(0.001)
+        nursery.cancel_scope.cancel()
+    store.remove_staging()
+    store.close()

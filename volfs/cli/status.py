@@ -77,6 +77,10 @@ def rows(mountpoint: Path, document: dict[str, Any]) -> list[tuple[str, str]]:
         ("waiting", _waiting(commit)),
         ("committed", _committed(commit)),
     ]
+    if document.get("store_away"):
+        lines.append(("store", "does not answer; what was written waits here and is tried again"))
+    if document.get("stale_answers"):
+        lines.append(("old answers", f"{document['stale_answers']}, served while the store failed"))
     if commit.get("last_error"):
         lines.append(("last error", str(commit["last_error"])))
     lines += [
@@ -107,7 +111,9 @@ def _committed(commit: dict[str, Any]) -> str:
     for key, text in (
         ("failed", "failed attempts"),
         ("recovered", "recovered from an earlier daemon"),
+        ("replaying", "of an earlier daemon that wait"),
         ("kept", "kept for volfs recover"),
+        ("lost", "lost (see the log)"),
     ):
         if commit.get(key):
             parts.append(f"{commit[key]} {text}")

@@ -186,4 +186,6 @@ def _conclude(
     if code == 0 or (code is None and left is None):
         raise SystemExit(0)
     why = f" ({reason(left)})" if left is not None else ""
+    if kept := (document.get("commit") or {}).get("kept"):
+        warn(f"{kept} unfinished files of a killed daemon are kept: volfs recover list {directory}")
     fail(f"{mountpoint} is taken away, but something stays in the journal{why}; {_NEXT}", EXIT_JOURNAL)

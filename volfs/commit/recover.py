@@ -1,18 +1,19 @@
 """What the journal of an earlier daemon owes the store: commit what was acknowledged, keep the rest.
 
-It runs on rows that no node stands behind: once before the mount serves, and
-for what failed then, again and again. It deletes nothing that a row names unless
+It runs on rows that no node stands behind: once when the daemon starts, and for
+what failed then, again and again. It deletes nothing that a row names unless
 its bytes are in the store or its name was taken away, and no file without a row.
 
 *Concurrency:* up to AT_ONCE rows at a time, a row by one task. The row is read
-anew before each try: a rename on the mount may have moved it.
+anew before each try: a rename on the mount may have moved it. Nobody who waits for
+it cancels a commit: one that was sent cannot be called back.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 import trio
@@ -23,7 +24,6 @@ from volfs.commit.staging import StagedFile, Staging
 from volfs.core.schedule import backoff_s
 from volfs.core.versions import ABSENT
 from volfs.errors import AlreadyExists, NotFound, StagedLost, VolfsError
-from volfs.store.attributes import same_but_for_ctime
 from volfs.store.base import Owner, Stat, Store
 
 __all__ = ["AT_ONCE", "Recovery", "make_directories"]
@@ -47,16 +47,35 @@ class Recovery:
     kept: int = 0
     lost: int = 0
     conflicts: int = 0
-    waiting: int = 0  # rows whose commit failed and is tried again
     last_error: str | None = None
+    #: Set once each row was tried.
+    tried: trio.Event = field(default_factory=trio.Event)
+    _owed: set[str] = field(default_factory=set)  # rows of the earlier mount that were not settled yet
 
-    async def start(self, within_s: float) -> None:
-        """Before the mount serves: sort what there is, commit what can be committed in the time (W6)."""
+    @property
+    def waiting(self) -> int:
+        """Rows whose commit failed, and is tried again."""
+        return len(self._owed)
+
+    async def run(self) -> None:
+        """Settle what the earlier mount left; return when nothing of it waits any more."""
+        if not self.tried.is_set():
+            await self.start()
+        failures = 0
+        while self._owed:
+            failures += 1
+            await trio.sleep(backoff_s(failures, random.random()))
+            await self._each(sorted(self._owed))
+
+    async def start(self) -> None:
+        """Sort what there is, and try each row once (W6)."""
         entries = self.journal.entries()
         self._adopt_strays({entry.name for entry in entries})
-        self.waiting = sum(entry.state in (State.OPEN, State.CLOSED) for entry in entries)
-        with trio.move_on_after(within_s):
-            await self._each(entries)
+        kept = [entry for entry in entries if entry.state is State.KEPT]
+        self.kept += len(kept)
+        self._owed = {entry.name for entry in entries} - {entry.name for entry in kept}
+        await self._each([entry.name for entry in entries if entry.name in self._owed])
+        self.tried.set()
         if entries:
             log.warning(
                 "replayed the journal of an earlier mount",
@@ -66,15 +85,6 @@ class Recovery:
                 conflicts=self.conflicts,
                 waiting=self.waiting,
             )
-
-    async def run(self) -> None:
-        """Try again what could not be committed, until nothing waits."""
-        failures = 0
-        owed = {e.name for e in self.journal.entries() if e.state is State.CLOSED} if self.waiting else set()
-        while self.waiting:
-            failures += 1
-            await trio.sleep(backoff_s(failures, random.random()))
-            await self._each([e for e in self.journal.entries() if e.name in owed])
 
     def _adopt_strays(self, known: set[str]) -> None:
         """Staged files without a row: a row was lost with a torn journal, and nobody knows their path."""
@@ -94,32 +104,29 @@ class Recovery:
             finally:
                 staged.close()
 
-    async def _each(self, entries: list[Entry]) -> None:
+    async def _each(self, names: list[str]) -> None:
         limit = trio.CapacityLimiter(AT_ONCE)
 
         async def one(name: str) -> None:
             async with limit:
-                entry = self.journal.entry(name)
-                if entry is not None:
-                    await self._guarded(entry)
+                await self._guarded(name)
 
         async with trio.open_nursery() as nursery:
-            for entry in entries:
-                nursery.start_soon(one, entry.name)
+            for name in names:
+                nursery.start_soon(one, name)
 
-    async def _guarded(self, entry: Entry) -> None:
+    async def _guarded(self, name: str) -> None:
+        entry = self.journal.entry(name)
         try:
-            await self._replay(entry)
+            if entry is not None:
+                await self._replay(entry)
         except VolfsError as error:
             self.last_error = str(error)
-            log.warning("cannot commit what an earlier mount left; kept", path=entry.path, error=str(error))
+            log.warning("what an earlier mount left is tried again", name=name, error=str(error))
         else:
-            self.waiting -= entry.state in (State.OPEN, State.CLOSED)
+            self._owed.discard(name)
 
     async def _replay(self, entry: Entry) -> None:
-        if entry.state is State.KEPT:
-            self.kept += 1
-            return
         try:
             staged = self.staging.open(entry.name)
         except StagedLost as error:
@@ -154,7 +161,7 @@ class Recovery:
 
     async def _clear_exchanged(self, entry: Entry, staged: StagedFile) -> None:
         """The crash came after ours took the name and before what had it was deleted: that lies here now."""
-        if entry.base is not None and same_but_for_ctime(staged.stat(), entry.base):
+        if entry.base is not None and self.store.is_moved(staged.stat(), entry.base):
             self._end(entry)
             self.recovered += 1
             return

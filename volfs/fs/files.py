@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -333,7 +334,8 @@ class Files:
             await file.commit(durable=durable or self._volume.policy.durable_close)
         except VolfsError as error:
             # The application is done with it, so it is whole: from here on a crash must not lose it either.
-            file.acknowledge()
+            with suppress(StoreError):  # of the journal: what the application hears is why the commit failed
+                file.acknowledge()
             self._volume.queue.failed_once(file.node.number, error)
             raise
 

@@ -21,7 +21,6 @@ from volfs import crash
 from volfs.errors import AlreadyExists, NotFound, NotPermitted, StoreError
 from volfs.fs.tree import ROOT, Node, join
 from volfs.fs.volume import Volume
-from volfs.store.attributes import same_but_for_ctime
 from volfs.store.base import RESERVED, Owner, Stat
 
 __all__ = ["RENAME_EXCHANGE", "RENAME_NOREPLACE", "Names"]
@@ -315,7 +314,7 @@ class Names:
         if base is None or before.version != base:
             return
         if after is None:  # what the rename made of it is not known, but that it changed no content
-            file.staged.attempts.append(lambda st: same_but_for_ctime(st, base))
+            file.staged.attempts.append(lambda st: self._store.is_moved(st, base))
         elif after.identity == before.identity:
             file.base = after.version
             self._volume.journal.rebase(file.staged.name, after.version)

@@ -12,7 +12,7 @@ connection ends all of that; only root and the mount's owner may.
 from __future__ import annotations
 
 import os
-import time
+import select
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -51,9 +51,12 @@ def end(mountpoint: Path, lock: Path) -> bool:
             "cannot abort the mount; as root: echo 1 > /sys/fs/fuse/connections/N/abort", error=str(error)
         )
         return False
-    until = time.monotonic() + _END_S
-    while _is_dying(pid) and time.monotonic() < until:
-        time.sleep(0.02)  # no event tells of the last thread of a process that is not ours
+    with suppress(OSError):  # gone already
+        process = os.pidfd_open(pid)
+        try:
+            select.select([process], [], [], _END_S)  # readable when the last thread is gone
+        finally:
+            os.close(process)
     return True
 
 

@@ -252,6 +252,10 @@ class Store(Protocol):
         """Make the names in the directory survive a power cut."""
         ...
 
+    def is_moved(self, st: Stat, version: Version) -> bool:
+        """Whether `st` is of this version, for all that a rename of it changes."""
+        ...
+
     async def upload(
         self, staged: int, name: str | None, *, durable: bool, observe: Observer | None
     ) -> Upload:

@@ -21,9 +21,10 @@ from typing import Generic, TypeVar
 
 import trio
 
+from volfs.core.versions import Version
 from volfs.errors import SetupError, from_os_error
 from volfs.store import beneath
-from volfs.store.attributes import apply_changes, new_owner, to_stat
+from volfs.store.attributes import apply_changes, new_owner, same_but_for_ctime, to_stat
 from volfs.store.base import (
     RESERVED,
     Capacity,
@@ -310,6 +311,9 @@ class DirectoryStore:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def is_moved(self, st: Stat, version: Version) -> bool:
+        return same_but_for_ctime(st, version)
 
     # -- commits ---------------------------------------------------------------
 

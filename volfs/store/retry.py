@@ -25,6 +25,7 @@ import structlog
 import trio
 
 from volfs.core.schedule import retry_s
+from volfs.core.versions import Version
 from volfs.errors import StoreError, StoreTimeout
 from volfs.store.base import (
     Capacity,
@@ -187,6 +188,9 @@ class RetryingStore:
 
     async def listxattr(self, path: bytes) -> list[bytes]:
         return await self.deadlines.again(lambda: self._inner.listxattr(path))
+
+    def is_moved(self, st: Stat, version: Version) -> bool:
+        return self._inner.is_moved(st, version)
 
     # -- changes ---------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from volfs.errors import VersionChanged
 from volfs.store import beneath
 from volfs.store.attributes import copy_attributes, same_but_for_ctime, to_stat
 from volfs.store.base import RESERVED, Expected, Observer, Stat
+from volfs.store.beneath import renameat2
 from volfs.store.copying import copy_bytes
 
 __all__ = ["COPY_PREFIX", "CopiedUpload", "StagedUpload", "copy_over", "copy_staged"]
@@ -157,7 +158,7 @@ def _show_new(staging: int, name: str, parent: int, target: bytes) -> None:
     """Give the file a name that nobody has."""
     try:
         try:
-            beneath.renameat2(staging, os.fsencode(name), parent, target, _NOREPLACE)
+            renameat2(staging, os.fsencode(name), parent, target, _NOREPLACE)
         except OSError as error:
             if error.errno not in _NO_FLAGS:
                 raise
@@ -174,18 +175,18 @@ def _show_instead(
     source = os.fsencode(name)
     ours = os.stat(name, dir_fd=staging, follow_symlinks=False).st_ino
     try:
-        beneath.renameat2(staging, source, parent, target, _EXCHANGE)
+        renameat2(staging, source, parent, target, _EXCHANGE)
     except FileNotFoundError as error:
         raise VersionChanged("somebody else removed the file meanwhile") from error
     crash.point("show.exchanged")
     if same_but_for_ctime(to_stat(os.stat(name, dir_fd=staging, follow_symlinks=False)), expected):
         os.unlink(name, dir_fd=staging)
         return
-    beneath.renameat2(staging, source, parent, target, _EXCHANGE)  # not what we may replace: it goes back
+    renameat2(staging, source, parent, target, _EXCHANGE)  # not what we may replace: it goes back
     if os.stat(name, dir_fd=staging, follow_symlinks=False).st_ino != ours:
         # Ours was replaced in the moment that it was there. What came out is newer than what went back:
         # it belongs there, and ours is made again from the bytes that we still have.
-        beneath.renameat2(staging, source, parent, target, _EXCHANGE)
+        renameat2(staging, source, parent, target, _EXCHANGE)
         os.unlink(name, dir_fd=staging)
         _copy(staged, staging, name, None)
     raise VersionChanged("somebody else changed the file meanwhile")
