@@ -123,37 +123,44 @@ async def test_descriptors_do_not_leak(store: DirectoryStore, tmp_path: Path) ->
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-async def test_two_commits_of_one_version_under_the_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """W7: without an exchange, of two mounts that change one version one wins and the other hears of it."""
+async def test_a_commit_waits_for_another_mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W7: without an exchange, look and rename are one step among mounts: who comes second sees the first."""
     monkeypatch.setattr(uploading, "renameat2", _no_flags)
     (tmp_path / "f").write_bytes(b"base")
-    stores = [DirectoryStore(tmp_path, local=False) for _ in range(2)]
-    uploads = []
-    for number, store in enumerate(stores):
-        store.open_staging(f"mount{number}")
-        fd = staged_file(tmp_path, b"of %d" % number)
-        uploads.append((await store.upload(fd, None, durable=False, observe=None), fd))
-    base = (await stores[0].stat(b"f")).version
-    shown: list[int] = []
+    store = DirectoryStore(tmp_path, local=False)
+    store.open_staging("me")
+    base = (await store.stat(b"f")).version
+    fd = staged_file(tmp_path, b"ours")
+    upload = await store.upload(fd, None, durable=False, observe=None)
+    refused = trio.Event()
 
-    async def show(number: int) -> None:
-        try:
-            await uploads[number][0].show(b"f", base)
-            shown.append(number)
-        except VersionChanged:
-            await uploads[number][0].discard()
+    async def show() -> None:
+        with pytest.raises(VersionChanged):
+            await upload.show(b"f", base)
+        refused.set()
 
     async with trio.open_nursery() as nursery:
-        for number in range(2):
-            nursery.start_soon(show, number)
-    (winner,) = shown
-    assert (tmp_path / "f").read_bytes() == b"of %d" % winner
-    for store, (_, fd) in zip(stores, uploads, strict=True):
-        os.close(fd)
-        store.remove_staging()
-        store.close()
+        root = os.open(tmp_path, os.O_PATH)
+        with uploading._Lock(root, b"f"):  # another mount is in the middle of its commit
+            nursery.start_soon(show)
+            with trio.fail_after(10):
+                while not _is_awaited(tmp_path / ".volfs/locks"):
+                    await trio.sleep(0.005)
+            (tmp_path / "f").write_bytes(b"theirs")
+        os.close(root)
+    assert refused.is_set()
+    await upload.discard()
+    assert (tmp_path / "f").read_bytes() == b"theirs"
+    os.close(fd)
+    store.remove_staging()
+    store.close()
+
+
+def _is_awaited(locks: Path) -> bool:
+    """Whether somebody waits for the only lock file there."""
+    (file,) = locks.iterdir()
+    number = f":{file.stat().st_ino} "
+    return any("->" in line and number in line for line in Path("/proc/locks").read_text().splitlines())
 
 
 async def test_a_mount_shows_that_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,109 @@
+"""After a conflict: who opens by what the kernel believed before is sent to look again.
+
+In one process and without a kernel, because there the moment before the kernel has heard of it lasts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from volfs.commit.journal import Journal
+from volfs.commit.queue import CommitQueue
+from volfs.commit.staging import Staging
+from volfs.errors import VersionChanged
+from volfs.fs.tree import Tree
+from volfs.fs.vfs import Caller, Vfs
+from volfs.fs.volume import Policy, Volume
+from volfs.store.directory import DirectoryStore
+
+WRITER, READER = Caller(0, 0, 1), Caller(0, 0, 2)
+
+
+class NotYet:
+    """A notifier whose word has not reached the kernel."""
+
+    def attributes(self, number: int) -> None:
+        pass
+
+    def content(self, number: int) -> None:
+        pass
+
+    def entry(self, parent: int, name: bytes, deleted: int) -> None:
+        pass
+
+    async def told(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def mounted(tmp_path: Path) -> AsyncIterator[tuple[Vfs, Path]]:
+    """A file system over a directory."""
+    root = tmp_path / "backing"
+    root.mkdir()
+    store = DirectoryStore(root, local=True)
+    journal = Journal(tmp_path / "journal.db")
+    vfs: Vfs
+
+    async def commit(number: int) -> None:
+        await vfs.files.commit_number(number)
+
+    volume = Volume(
+        store=store,
+        tree=Tree(await store.stat(b""), lambda node: None),
+        journal=journal,
+        queue=CommitQueue(commit),
+        policy=Policy(
+            commit_at_close=True,
+            commit_interval_s=5,
+            freshness_s=0,
+            poll_interval_s=5,
+            read_only=False,
+            store_timeout_s=None,
+            stale_if_error_s=0,
+            durable_close=False,
+            own_files=False,
+        ),
+        notifier=NotYet(),
+        staging=Staging(store.open_staging("test"), in_store=True),
+        cache=None,
+    )
+    vfs = Vfs(volume, dict)
+    yield vfs, root
+    assert journal.entries() == []
+    journal.close()
+    store.remove_staging()
+    store.close()
+
+
+async def read(vfs: Vfs, number: int) -> bytes:
+    """All bytes, by an open of its own."""
+    handle = (await vfs.open(number, os.O_RDONLY, READER)).handle
+    try:
+        return bytes(await vfs.read(handle, 0, 1000))
+    finally:
+        await vfs.release(handle)
+
+
+async def test_an_open_by_the_old_name(tmp_path: Path) -> None:
+    """R1: it is refused once, and the lookup that follows finds the others' file, not the conflict copy."""
+    async with mounted(tmp_path) as (vfs, root):
+        (root / "f").write_bytes(b"base")
+        known = (await vfs.lookup(1, b"f", WRITER)).number
+        writer = (await vfs.open(known, os.O_WRONLY | os.O_APPEND, WRITER)).handle
+        await vfs.write(writer, 4, b" ours")
+        (root / "n").write_bytes(b"theirs")
+        (root / "n").rename(root / "f")
+        await vfs.fsync(writer)
+
+        with pytest.raises(VersionChanged):
+            await vfs.open(known, os.O_RDONLY, READER)
+        assert await read(vfs, (await vfs.lookup(1, b"f", READER)).number) == b"theirs"
+        (beside,) = (path.name for path in root.glob("f.conflict-*"))
+        assert await read(vfs, (await vfs.lookup(1, os.fsencode(beside), READER)).number) == b"base ours"
+        await vfs.release(writer)
