@@ -101,3 +101,12 @@ def test_a_directory_without_an_owner_is_left_by_an_older_volfs(root: int, tmp_p
     ours.sweep()
     assert sorted(os.listdir(tmp_path / ".volfs")) == ["new", "ours", "owners"]
     ours.close()
+
+
+def test_a_copy_that_could_not_be_discarded_goes_at_the_end(root: int, tmp_path: Path) -> None:
+    """W6b: an unmount that leaves nothing to commit leaves nothing in the store."""
+    ours = Reserved(root, "ours")
+    (tmp_path / ".volfs/ours/copy-1").write_bytes(b"bytes")
+    ours.remove()
+    ours.close()
+    assert os.listdir(tmp_path) == []

@@ -368,7 +368,7 @@ class File:
 
     def unnamed(self) -> None:
         """The last name is gone: nothing is left to commit to."""
-        if self.staged is not None and self.node.home is None:
+        if self.staged is not None:
             self.volume.journal.drop_name(self.staged.name)
         self.volume.queue.remove(self.node.number)
         self.activity = None
