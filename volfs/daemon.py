@@ -50,7 +50,7 @@ from volfs.commit.room import WriteRoom
 from volfs.commit.staging import Staging
 from volfs.config import MountConfig
 from volfs.errors import SetupError
-from volfs.fs.tree import Node, Tree
+from volfs.fs.tree import REMEMBERED, Node, Tree
 from volfs.fs.vfs import Vfs
 from volfs.fs.volume import Policy, Volume
 from volfs.kernel import dying, mounts
@@ -187,9 +187,10 @@ class _Daemon:
             if watcher is not None and node.watched:
                 watcher.remove(node.number)
 
+        remembers = REMEMBERED if config.stale_if_error_s else 0
         volume = Volume(
             store=self._store,
-            tree=Tree(await self._store.stat(b""), released),
+            tree=Tree(await self._store.stat(b""), released, remembers=remembers),
             journal=journal,
             queue=queue,
             policy=policy,

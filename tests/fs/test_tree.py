@@ -48,6 +48,28 @@ def test_a_node_goes_when_nobody_knows_it(tree: Tree, released: list[Node]) -> N
     tree.check()
 
 
+def test_unused_nodes_are_remembered(released: list[Node]) -> None:
+    """The last ones stay, with what is known of them and their directories; who has no name goes at once."""
+    tree = Tree(stat_of(2, DIRECTORY), released.append, remembers=2)
+    d = tree.bind(tree.root, b"d", stat_of(10, DIRECTORY))
+    nodes = [tree.bind(d, b"%d" % k, stat_of(11 + k)) for k in range(4)]
+    for node in nodes:
+        node.lookups = 1
+        tree.forget(node.number, 1)
+    assert released == nodes[:2]
+    assert tree.bind(d, b"3", stat_of(14)) is nodes[3]
+    nodes[3].lookups = 1  # used again
+    tree.unbind(d, b"2")
+    assert released == nodes[:3]
+    tree.forget(nodes[3].number, 1)
+    tree.unbind(d, b"3")
+    assert released == nodes
+    assert tree.known(b"d") is d
+    tree.unbind(tree.root, b"d")
+    assert list(tree.by_number) == [ROOT]
+    tree.check()
+
+
 def test_a_lookup_count_below_zero_is_a_bug(tree: Tree) -> None:
     """It raises instead of going on with a wrong table."""
     f = tree.bind(tree.root, b"f", stat_of(11))
@@ -129,7 +151,7 @@ def test_paths_follow_a_renamed_directory(tree: Tree) -> None:
 @given(st.data())
 def test_invariants_hold_after_any_sequence(data: st.DataObject) -> None:
     """Binds, unbinds, moves, commits and forgets in any order keep the tree's own rules."""
-    tree = Tree(stat_of(2, DIRECTORY), lambda node: None)
+    tree = Tree(stat_of(2, DIRECTORY), lambda node: None, remembers=data.draw(st.integers(0, 3)))
     names = [b"a", b"b", b"c"]
     directories = [tree.root, tree.bind(tree.root, b"d", stat_of(10, DIRECTORY))]
     directories[1].lookups = 1

@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import zipfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -154,8 +155,9 @@ def test_sqlite_database(area: Area) -> None:
                 connection.executemany("INSERT INTO t (v) VALUES (?)", [(f"{i}-{k}",) for k in range(50)])
         one.execute("BEGIN IMMEDIATE")
         one.execute("DELETE FROM t")
-        with pytest.raises(sqlite3.OperationalError):
-            sqlite3.connect(path, timeout=0).execute("BEGIN IMMEDIATE")
+        with closing(sqlite3.connect(path, timeout=0)) as locked_out:
+            with pytest.raises(sqlite3.OperationalError):
+                locked_out.execute("BEGIN IMMEDIATE")
         one.rollback()
         assert two.execute("SELECT count(*) FROM t").fetchone() == (2000,)
         assert one.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -16,6 +16,7 @@ import errno
 from contextlib import AsyncExitStack
 
 import structlog
+import trio
 
 from volfs import crash
 from volfs.errors import AlreadyExists, NotFound, NotPermitted, StoreError
@@ -102,6 +103,7 @@ class Names:
         """We just made this name in the store."""
         parent.epoch += 1
         node = self._tree.bind_new(parent, name, st)
+        node.checked_s = trio.current_time()
         if node.is_dir:
             self._volume.watch(node, join(self._tree.directory_path(parent), name))
         return node

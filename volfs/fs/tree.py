@@ -7,7 +7,8 @@ It does not talk to the store and holds no file content (`fs.file` does).
 - `by_number` holds every node exactly once; the root is number 1.
 - A node in `by_identity` has that identity; a pending node (created here, not in the store yet) has none.
 - `child.names` and `parent.children` mirror each other; a directory has at most one name.
-- A node stays while the kernel holds lookups, handles are open, content is dirty, or children stay.
+- A node stays while the kernel holds lookups, handles are open, content is dirty, or children stay; after
+  that, the last `remembers` of those that have a name.
 - Lookup counts never fall below zero.
 
 *Concurrency:* the trio thread only, and no method awaits.
@@ -16,6 +17,7 @@ It does not talk to the store and holds no file content (`fs.file` does).
 from __future__ import annotations
 
 import stat as _stat
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -25,9 +27,12 @@ from volfs.store.base import Stat
 if TYPE_CHECKING:
     from volfs.fs.file import File
 
-__all__ = ["ROOT", "Node", "Tree", "join"]
+__all__ = ["REMEMBERED", "ROOT", "Node", "Tree", "join"]
 
 ROOT = 1
+
+#: As many nodes as one would want to know of while the store is away, in some 50 MB.
+REMEMBERED = 50_000
 
 #: Numbers of nodes whose own number is taken start here, far above what file systems hand out.
 _FIRST_OWN = 1 << 62
@@ -114,6 +119,8 @@ class Tree:
     """See the module. `released` is called with each node that is given up.
 
     `taken` is called with each name that turned out to be gone because its node has another one now.
+    `remembers`: how many nodes stay that nobody uses any more, for what is known of them: where old answers
+    may be given, the kernel's memory pressure shall not decide which.
     """
 
     def __init__(
@@ -121,12 +128,15 @@ class Tree:
         root: Stat,
         released: Callable[[Node], None],
         taken: Callable[[Node, bytes, Node], None] = lambda parent, name, node: None,
+        remembers: int = 0,
     ) -> None:
         self.root = Node(ROOT, root, root.identity)
         self.by_number = {ROOT: self.root}
         self.by_identity = {root.identity: self.root}
         self._released = released
         self.taken = taken
+        self._remembers = remembers
+        self._unused: OrderedDict[int, Node] = OrderedDict()  # or used again since: the longest unused first
         self._own = _FIRST_OWN
 
     def __len__(self) -> int:
@@ -297,21 +307,38 @@ class Tree:
 
     def drop(self, node: Node) -> None:
         """Give the node up if nobody knows it any more, and then its directory likewise."""
-        while node.number != ROOT and not (node.lookups or node.handles or node.file or node.children):
-            if self.by_number.pop(node.number, None) is None:
-                return
-            if node.identity is not None and self.by_identity.get(node.identity) is node:
-                del self.by_identity[node.identity]
-            self._released(node)
-            parents = [parent for parent, _ in node.names]
-            for parent, name in node.names:
-                del parent.children[name]
-            node.names.clear()
-            for parent in parents[1:]:
-                self.drop(parent)
-            if not parents:
-                return
-            node = parents[0]
+        if self._is_unused(node):
+            if self._remembers and node.names:
+                self._remember(node)
+            else:
+                self._give_up(node)
+
+    @staticmethod
+    def _is_unused(node: Node) -> bool:
+        return node.number != ROOT and not (node.lookups or node.handles or node.file or node.children)
+
+    def _remember(self, node: Node) -> None:
+        """Keep an unused node, and give up the one that is unused for longest if there are too many."""
+        self._unused[node.number] = node
+        self._unused.move_to_end(node.number)
+        while len(self._unused) > self._remembers:
+            _, oldest = self._unused.popitem(last=False)
+            if self._is_unused(oldest):
+                self._give_up(oldest)
+
+    def _give_up(self, node: Node) -> None:
+        if self.by_number.pop(node.number, None) is None:
+            return
+        self._unused.pop(node.number, None)
+        if node.identity is not None and self.by_identity.get(node.identity) is node:
+            del self.by_identity[node.identity]
+        self._released(node)
+        parents = [parent for parent, _ in node.names]
+        for parent, name in node.names:
+            del parent.children[name]
+        node.names.clear()
+        for parent in parents:
+            self.drop(parent)
 
     def below(self, node: Node) -> Iterator[Node]:
         """The node and every known one below it."""
