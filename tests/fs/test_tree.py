@@ -143,8 +143,37 @@ def test_paths_follow_a_renamed_directory(tree: Tree) -> None:
     d = tree.bind(tree.root, b"d", stat_of(10, DIRECTORY))
     f = tree.bind(d, b"f", stat_of(11))
     e = tree.bind(tree.root, b"e", stat_of(12, DIRECTORY))
-    tree.move(tree.root, b"d", e, b"dd")
+    tree.move(d, tree.root, b"d", e, b"dd")
     assert tree.path(f) == b"e/dd/f"
+    tree.check()
+
+
+def test_a_rename_that_was_seen_before_it_was_told(tree: Tree) -> None:
+    """Between the store's rename and ours somebody looks: the old name is gone, the new one there, or all."""
+    for seen_old in (False, True):
+        for seen_new in (False, True):
+            d = tree.bind(tree.root, b"d", stat_of(10, DIRECTORY))
+            f, other = tree.bind(d, b"f", stat_of(11)), tree.bind(tree.root, b"g", stat_of(12))
+            f.lookups += 1
+            if seen_old:
+                tree.unbind(d, b"f")
+            if seen_new:
+                assert tree.bind(tree.root, b"g", stat_of(11)) is f
+            tree.move(f, d, b"f", tree.root, b"g")
+            assert (tree.known(b"g"), tree.known(b"d/f"), other.names) == (f, None, {})
+            tree.check()
+
+
+def test_an_exchange_that_was_seen_before_it_was_told(tree: Tree) -> None:
+    """As for a rename."""
+    one, two = (
+        tree.bind(tree.root, b"1", stat_of(11, size=1)),
+        tree.bind(tree.root, b"2", stat_of(12, size=2)),
+    )
+    one.lookups = two.lookups = 1
+    assert tree.bind(tree.root, b"2", stat_of(11, size=1)) is one
+    tree.exchange(one, tree.root, b"1", two, tree.root, b"2")
+    assert (tree.known(b"1"), tree.known(b"2")) == (two, one)
     tree.check()
 
 
@@ -170,7 +199,7 @@ def test_invariants_hold_after_any_sequence(data: st.DataObject) -> None:
             case 2:
                 other = data.draw(st.sampled_from(directories))
                 if name in parent.children and (parent, name) != (other, b"b"):
-                    tree.move(parent, name, other, b"b")
+                    tree.move(parent.children[name], parent, name, other, b"b")
             case 3:
                 if name in parent.children:
                     tree.identify(parent.children[name], stat_of(data.draw(st.integers(20, 25))))

@@ -56,7 +56,13 @@ class Exact:
     # -- the operations of `World`, with the number of the next record --------------
 
     def save(self, number: int, host: int, path: Path, how: str) -> None:
-        self._put(self._opened(path, how), how, number, first=True)
+        handle = self._opened(path, how)
+        self._put(handle, how, number, first=True)
+        # No close commits while others on the host have the file open for writing (W3a).
+        others = (
+            key for key, (other, _) in self._open.items() if key[0] == host and other.file is handle.file
+        )
+        self._unsure.update(others)
 
     def open(self, number: int, host: int, slot: int, path: Path, how: str) -> None:
         if (host, slot) not in self._open:

@@ -62,6 +62,9 @@ class Programs:
     )
     #: Written and not acknowledged, by host and the inode's number there.
     pending: dict[tuple[int, int], list[Writing]] = field(init=False, default_factory=dict)
+    #: When the first program opened the file that wrote to it since its last commit: whoever writes later
+    #: goes on with the same base. Keys as above.
+    since: dict[tuple[int, int], int] = field(init=False, default_factory=dict)
 
     # -- files ---------------------------------------------------------------------
 
@@ -118,9 +121,11 @@ class Programs:
             await host.perform(partial(kernel.empty, file.descriptor))
             file.deed.staged = self.oracle.tick()
             file.emptied = True
-        writing = self.oracle.writes(host.name, "/".join(file.path), file.at)
+        key = file.host, file.descriptor.number
+        self.since[key] = min(file.at, self.since.get(key, file.at))
+        writing = self.oracle.writes(host.name, "/".join(file.path), self.since[key])
         await host.perform(partial(kernel.append, file.descriptor, record(writing.number)))
-        self.pending.setdefault((file.host, file.descriptor.number), []).append(writing)
+        self.pending.setdefault(key, []).append(writing)
 
     async def _closed(self, file: _Open) -> None:
         if file.life is not self.hosts[file.host].life or file.life.dead:

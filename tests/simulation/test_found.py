@@ -67,3 +67,33 @@ test_removed_while_it_waits = replay(
     ("restart", (1,)),
     ("crash", (0, 0, None)),
 )
+test_later_writers_go_on_with_the_base_of_the_first = replay(
+    """Others change the file after the first program opened it: what a later one writes is a conflict too."""
+    """ One may truncate what the first wrote.""",
+    "background",
+    ("put", (0, 0, ("a",), "append")),
+    ("outside", ("append", ("a",))),
+    ("save", (0, ("a",), "edit")),
+    ("together", (("save", (0, ("a",), "append")), ("commit", (0,)))),
+)
+test_a_close_beside_an_open_writer_is_not_acknowledged = replay(
+    """The last writer's close commits (W3a): a crash before it may cost what was written to a new file.""",
+    "close",
+    ("open", (0, 0, ("d", "a"), "append")),
+    ("fsync", (0, 0)),
+    ("save", (0, ("d", "a"), "append")),
+    ("crash", (0, 0, None)),
+)
+test_rename_that_others_look_at = replay(
+    """Whoever looks between the store's rename and ours may have lost the old name, or found the new one."""
+    """ It is renamed all the same.""",
+    "close-cached",
+    ("save", (0, ("d", "a"), "append")),
+    (
+        "together",
+        (
+            *(("read", (0, ("a",))), ("refresh", (0,)), ("rename", (0, ("d", "a"), ("a",)))),
+            *(("read", (0, ("d", "a"))), ("refresh", (0,))),
+        ),
+    ),
+)

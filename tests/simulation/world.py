@@ -141,7 +141,12 @@ class World(Programs):
         for number, host in enumerate(self.hosts):
             if not host.alive:
                 await self._again(number)
-            self.hosts[number].volume.tree.check()
+            tree = self.hosts[number].volume.tree
+            tree.check()
+            for key in [key for key in self.since if key[0] == number]:
+                node = tree.by_number.get(key[1])
+                if node is None or not node.dirty:
+                    del self.since[key]
             self.oracle.owes(host.name, (row.path for row in host.owed()))
 
     async def _again(self, number: int, dies_after: int | None = None) -> None:
@@ -212,11 +217,12 @@ class World(Programs):
 
     async def settle(self) -> None:
         """The store works again: everything gets committed, and everybody sees the same."""
+        for host in self.hosts:
+            host.life.left = None  # first: one might die while the other one is mounted again
         await self._after()
         self.failing = False
         for host in self.hosts:
             host.faults.clear()
-            host.life.left = None
         for _ in range(_ROUNDS):
             for host in self.hosts:
                 await host.settle()

@@ -300,9 +300,9 @@ class Names:
     def _moved(
         self, parent: Node, name: bytes, new_parent: Node, new_name: bytes, node: Node, target: Node | None
     ) -> None:
-        if target is not None:
+        if new_parent.children.get(new_name) is target:  # else somebody has seen already what we did
             self.gone(new_parent, new_name)
-        self._tree.move(parent, name, new_parent, new_name)
+        self._tree.move(node, parent, name, new_parent, new_name)
         for directory in (parent, new_parent):
             directory.epoch += 1
             if node.pending:
@@ -332,7 +332,7 @@ class Names:
         async with self._volume.structure.alone():
             old, new = self.reserve(parent, name), self.reserve(new_parent, new_name)
             await self._store.rename(old, new, RENAME_EXCHANGE)
-            self._tree.exchange(parent, name, new_parent, new_name)
+            self._tree.exchange(node, parent, name, target, new_parent, new_name)
             parent.epoch += 1
             new_parent.epoch += 1
             for moved, path in ((node, new), (target, old)):

@@ -260,21 +260,28 @@ class Tree:
             node.epoch += 1
             self.drop(node)
 
-    def move(self, parent: Node, name: bytes, new_parent: Node, new_name: bytes) -> None:
-        """A rename: what had the new name loses it."""
-        node = parent.children.pop(name)
-        del node.names[parent, name]
-        node.epoch += 1
+    def move(self, node: Node, parent: Node, name: bytes, new_parent: Node, new_name: bytes) -> None:
+        """A rename that we made: what had the new name loses it.
+
+        Whoever looked at the store meanwhile may have seen it, and bound and unbound names by it.
+        """
+        self._leave(node, parent, name)
         self._name(new_parent, new_name, node)
 
-    def exchange(self, parent: Node, name: bytes, other_parent: Node, other_name: bytes) -> None:
-        one, two = parent.children.pop(name), other_parent.children.pop(other_name)
-        del one.names[parent, name]
-        del two.names[other_parent, other_name]
-        one.epoch += 1
-        two.epoch += 1
+    def exchange(
+        self, one: Node, parent: Node, name: bytes, two: Node, other_parent: Node, other_name: bytes
+    ) -> None:
+        """As `move`, of two nodes that take each other's name."""
+        self._leave(one, parent, name)
+        self._leave(two, other_parent, other_name)
         self._name(other_parent, other_name, one)
         self._name(parent, name, two)
+
+    def _leave(self, node: Node, parent: Node, name: bytes) -> None:
+        if parent.children.get(name) is node:
+            del parent.children[name]
+            del node.names[parent, name]
+        node.epoch += 1
 
     def _name(self, parent: Node, name: bytes, node: Node) -> None:
         present = parent.children.get(name)
