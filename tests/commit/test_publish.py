@@ -27,6 +27,17 @@ async def test_a_changed_file_is_not_overwritten(bench: Bench) -> None:
     assert (bench.root / os.fsdecode(done.conflict)).read_bytes() == b"ours"
 
 
+async def test_a_directory_of_the_name_is_not_replaced(bench: Bench) -> None:
+    """W7: not even by a file that replaces whatever there is; ours goes beside it."""
+    (bench.root / "f").mkdir()
+    staged = bench.stage(b"ours")
+    done = await publish(bench.store, bench.staging, staged, b"f", None, durable=False)
+    staged.close()
+    assert (bench.root / "f").is_dir()
+    assert done.conflict is not None
+    assert (bench.root / os.fsdecode(done.conflict)).read_bytes() == b"ours"
+
+
 async def test_an_unchanged_file_is_replaced(bench: Bench) -> None:
     """The base is still there: ours is the new version."""
     (bench.root / "f").write_bytes(b"base")

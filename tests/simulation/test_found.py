@@ -97,3 +97,25 @@ test_rename_that_others_look_at = replay(
         ),
     ),
 )
+test_lost_reply_and_then_replaced_by_others = replay(
+    """W7: the file was shown, the answer lost, and others have replaced it: it was committed, there is no"""
+    """ conflict.""",
+    "close",
+    ("fail", (0, "upload.show", errno.EIO, 1, 1, "lose")),
+    ("save", (0, ("a",), "append")),
+    ("truncate", (1, ("a",))),
+)
+test_lost_reply_of_a_conflict_copy = replay(
+    """W7: the retry finds the copy that was made, and makes no second one.""",
+    "close-cached",
+    ("open", (0, 0, ("b",), "create")),
+    ("fail", (0, "upload.show", errno.EIO, 1, 1, "lose")),
+    ("outside", ("append", ("b",))),
+)
+test_directory_took_the_name = replay(
+    """W7: others made a directory of the name: the bytes are kept beside it.""",
+    "background-cached",
+    ("outside", ("delete", ("a",))),
+    ("open", (1, 0, ("a",), "append")),
+    ("rename", (0, ("d",), ("a",))),
+)

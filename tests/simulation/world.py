@@ -207,13 +207,20 @@ class World(Programs):
         self.kernels[host] = Kernel(self.hosts[host].vfs)
 
     async def _leave(self, host: int) -> None:
-        """Programs end, which closes what they have open."""
+        """Programs end, which closes what they have open. Raises the first error after all were closed."""
+        failed: list[OSError] = []
         for key in [key for key in self.slots if key[0] == host]:
             exact, self.exact = self.exact, None  # not known for sure if the host dies of it
-            await self.close(*key)
+            try:
+                await self.close(*key)
+            except OSError as error:
+                failed.append(error)
+                continue
             self.exact = exact
             if exact is not None:
                 exact.close(0, *key)
+        if failed:
+            raise failed[0]
 
     async def settle(self) -> None:
         """The store works again: everything gets committed, and everybody sees the same."""

@@ -17,6 +17,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -121,9 +122,13 @@ class Commit:
                 current: Stat | None = await self._store.stat(path)
             except NotFound:
                 current = None
-            expected: Version | Expected
             if current is not None and self._staging.in_store and self._upload.is_shown(current):
                 return self._shown(current, None)  # an earlier attempt did it, and its answer was lost
+            if self._staged.attempts and (earlier := await self._earlier()) is not None:
+                return earlier
+            if current is not None and current.is_dir:
+                return await self._show_beside(path)  # no file takes the place of a directory
+            expected: Version | Expected
             if base is None:
                 expected = Expected.ANYTHING
             elif current is None:
@@ -147,6 +152,19 @@ class Commit:
                 raise
             return self._shown(st, None)
         raise VersionChanged("others change the file faster than it can be committed")
+
+    async def _earlier(self) -> Published | None:
+        """What an attempt did whose answer was lost, if its bytes are not at the name: they were kept beside
+        it, or others have replaced them since.
+        """
+        for name in self._staged.beside:
+            with suppress(NotFound):
+                st = await self._store.stat(name)
+                if self._is_earlier_attempt(st):
+                    return self._done(st, name)
+        if self._staging.in_store and not self._staging.has(self._staged.name):
+            return self._done(self._staged.stat(), None)
+        return None
 
     def _is_earlier_attempt(self, current: Stat) -> bool:
         """Whether what changed the file was an attempt of ours that failed, or seemed to."""
@@ -174,6 +192,10 @@ class Commit:
             except VersionChanged:
                 attempt += 1
                 continue
+            except StoreError:
+                self._staged.attempts.append(self._upload.is_shown)
+                self._staged.beside.append(name)
+                raise
             log.warning("conflict: the file changed in the store since it was opened here", kept_as=name)
             return self._shown(st, name)
 
@@ -181,6 +203,9 @@ class Commit:
         crash.point("commit.shown")
         self._upload = None
         self._moved()
+        return self._done(st, conflict)
+
+    def _done(self, st: Stat, conflict: bytes | None) -> Published:
         return Published(st, conflict, renamed=self._staging.in_store, sums=self._sums())
 
     def _sums(self) -> list[int] | None:

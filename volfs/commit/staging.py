@@ -64,7 +64,7 @@ def _refusal(error: OSError) -> StoreError:
 class StagedFile:
     """One open staged file. It is gone when it was published by rename or discarded."""
 
-    __slots__ = ("_closing", "_staging", "_users", "attempts", "fd", "name")
+    __slots__ = ("_closing", "_staging", "_users", "attempts", "beside", "fd", "name")
 
     def __init__(self, staging: Staging, name: str, fd: int) -> None:
         self._staging = staging
@@ -74,6 +74,9 @@ class StagedFile:
         self._closing = False
         #: Commits that failed, or whose answer was lost: each knows what it may have put into the store.
         self.attempts: deque[Callable[[Stat], bool]] = deque(maxlen=_ATTEMPTS)
+        self.beside: deque[bytes] = deque(
+            maxlen=_ATTEMPTS
+        )  # names of conflict copies that these may have made
 
     def stat(self) -> Stat:
         """Attributes as the file will have them; link count 0 means that its only name is gone."""
@@ -244,6 +247,14 @@ class Staging:
             raise _refusal(error) from error
         crash.point("staging.removed")
         self._forget(name)
+
+    def has(self, name: str) -> bool:
+        """Whether the file is still here."""
+        try:
+            os.stat(name, dir_fd=self.directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
 
     def names(self) -> list[str]:
         return sorted(os.listdir(self.directory))
