@@ -119,3 +119,11 @@ test_directory_took_the_name = replay(
     ("open", (1, 0, ("a",), "append")),
     ("rename", (0, ("d",), ("a",))),
 )
+test_listing_beside_a_commit = replay(
+    """A file that is committed while its attributes are asked for does not vanish from the listing.""",
+    "background-cached",
+    ("save", (0, ("d", "a"), "append")),
+    ("list", (0, ("d",))),
+    ("save", (0, ("a",), "append")),
+    ("list", (0, ("d",))),
+)

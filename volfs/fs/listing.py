@@ -8,7 +8,7 @@ in the directory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from volfs.fs.names import Names
 from volfs.fs.tree import Node
@@ -79,7 +79,7 @@ class Listing:
             self._ours.difference_update(names)
             return
         self._ended = True
-        self._names_read += sorted(name for name in self._ours if name in self.node.children)
+        self._names_read += sorted(self._ours)  # committed by now, perhaps, and forgotten
 
     async def _seek(self, offset: int) -> None:
         """Go to an ordinal: where we are, a little back (a reply did not fit), or anywhere after a rewind."""
@@ -99,21 +99,21 @@ class Listing:
         """Nodes of those names that exist."""
         assert self._reader is not None
         node = self.node
-        found: dict[bytes, Node] = {}
         stats: list[tuple[bytes, Stat]] = []
         for _ in range(_TRIES):
-            epoch = node.epoch
-            ask = [name for name in names if not ((child := node.children.get(name)) and child.dirty)]
-            stats = await self._reader.stats(ask)
-            if node.epoch == epoch:
+            epoch, dirty = node.epoch, self._dirty(names)
+            stats = await self._reader.stats([name for name in names if name not in dirty])
+            # What was committed meanwhile, and may be forgotten already, is the store's to tell of now.
+            if node.epoch == epoch and self._dirty(dirty) == dirty:
                 break
-        for name, st in stats:
-            found[name] = await self._names.bind(node, name, st)
-        for name in names:
-            child = node.children.get(name)
-            if child is not None and child.dirty:
-                found[name] = child
+        found = {name: await self._names.bind(node, name, st) for name, st in stats}
+        found |= self._dirty(names)
         return {name: child for name, child in found.items() if node.children.get(name) is child}
+
+    def _dirty(self, names: Iterable[bytes]) -> dict[bytes, Node]:
+        """Those of which this mount knows the truth."""
+        children = self.node.children
+        return {name: child for name in names if (child := children.get(name)) is not None and child.dirty}
 
     def close(self) -> None:
         if self._reader is not None:
