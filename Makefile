@@ -6,6 +6,7 @@ PYTHON ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.set-up
+BENCH_STAMP := $(VENV)/.set-up-bench
 PYTEST_ARGS ?=
 # Most tests wait for a daemon, a clock or a disk: more processes than the two cores of a small machine.
 WORKERS ?= 4
@@ -22,7 +23,9 @@ help:
 	@echo '             SOAK_MINUTES (20) and what they acknowledged compared; SOAK_SEED repeats'
 	@echo 'make check   ruff, mypy --strict, import-linter'
 	@echo 'make format  let ruff rewrite the sources'
-	@echo 'make bench   figures beside the same work on the backing directory'
+	@echo 'make bench   volfs and the peers that are installed at the same work over a slow store, as root; needs'
+	@echo '             20 GB in BENCH_DIR (/tmp) and an hour; BENCH_ONLY=cp,sequential BENCH_PEERS=volfs,rclone'
+	@echo '             BENCH_ROUNDS (5) BENCH_SCALE (1); JSON and plot in BENCH_OUTPUT (build/bench)'
 	@echo 'make clean   remove .venv and caches'
 
 setup: $(STAMP)
@@ -54,8 +57,12 @@ soak: $(STAMP)
 demo: $(STAMP)
 	$(PY) -m tests.demo
 
-bench: $(STAMP)
+bench: $(BENCH_STAMP)
 	$(PY) -m tests.bench
+
+$(BENCH_STAMP): $(STAMP)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build client/build *.egg-info client/src/*.egg-info

@@ -1,1 +1,5 @@
-"""Benchmarks of a mount beside the same work on its backing directory: `python -m tests.bench`."""
+"""The benchmark suite, `make bench`: volfs and its peers at the same work over the same slow store.
+
+`python -m tests.bench` runs `scenarios` on `systems` round by round and prints a table with verdicts. What it
+measures is a ratio within one run: machines and their moods differ.
+"""

@@ -1,0 +1,61 @@
+"""The suite runs: a mount over the slow store, measured, judged, and nothing left of it, also if it hangs."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.bench.results import Entry, summarize
+from tests.bench.runner import Runner, chosen
+from tests.bench.scenario import Scenario
+from tests.bench.scenarios import SCENARIOS
+from tests.bench.settings import LATENCY_S, Settings
+from tests.bench.table import table
+from tests.bench.targets import Row
+from tests.bench.trial import Trial
+from tests.mount import mounts
+
+pytestmark = pytest.mark.usefixtures("guarded")
+
+
+def _run(base: Path, scenario: Scenario) -> Entry:
+    settings = Settings(rounds=1, scale=0.01, peers=("volfs",), directory=base)
+    rows = frozenset(row.key for row in scenario.rows)
+    (entry,) = Runner(settings, base, lambda _: None).run([(scenario, rows)])
+    assert mounts.beneath(base) == []
+    assert list(base.glob("trial*")) == []
+    return entry
+
+
+@pytest.fixture
+def base(volumes_base: Path, request: pytest.FixtureRequest) -> Path:
+    """A directory that other users may pass through, looked at for leftovers when the session ends."""
+    path = volumes_base / str(request.node.name)
+    path.mkdir()
+    return path
+
+
+def test_a_small_run(base: Path) -> None:
+    """The first byte of a cold file: measured on volfs, at least one round trip, and taken away again."""
+    ((scenario, _),) = chosen(SCENARIOS, ["first-byte"])
+    entry = _run(base, scenario)
+
+    assert entry.measurement.failed is None
+    assert entry.measurement.seconds >= LATENCY_S
+    assert entry.measurement.requests > 0
+    assert entry.measurement.peak_bytes
+    assert "first byte of a cold file" in table(scenario.rows, summarize([entry]), scaled=True)
+
+
+def test_a_trial_that_hangs_is_ended(base: Path) -> None:
+    """A store that does not answer any more: the deadline frees the work, and the row says why it failed."""
+
+    def work(trial: Trial) -> None:
+        trial.store.daemon.send(signal.SIGSTOP)
+        (trial.mounted.root / "anything").stat()
+
+    scenario = Scenario("hang", (Row("hang", "hang", "s", "none"),), ("volfs",), work, deadline_s=1)
+
+    assert _run(base, scenario).measurement.failed == "DidNotEnd: no end within 1 s"

@@ -1,0 +1,157 @@
+"""One trial: one system, freshly mounted with cold caches, in one round of one scenario.
+
+It offers a scenario what it needs to do its work and to measure it; it does not know which work.
+
+*Concurrency:* a timer thread ends a trial that does not end: it aborts both mounts and kills their processes,
+and whatever hangs in them comes back with an error.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.bench.data import Data
+from tests.bench.results import Measurement
+from tests.bench.settings import Sizes
+from tests.bench.store import SlowStore
+from tests.bench.systems import Mounted, System
+
+__all__ = ["DidNotEnd", "Trial", "WrongBytes", "drop_caches"]
+
+
+class WrongBytes(Exception):
+    """What was read or written is not what it should be: no figure counts."""
+
+
+class DidNotEnd(Exception):
+    """The trial's deadline passed."""
+
+
+def drop_caches() -> None:
+    """Write what is dirty, then drop the kernel's pages and names. For root only."""
+    os.sync()
+    if os.geteuid() == 0:
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+
+
+@dataclass
+class Trial:
+    """See the module. `scratch` is a fresh directory, in memory where that has room."""
+
+    system: System
+    mounted: Mounted
+    store: SlowStore
+    source: Path
+    data: Data
+    sizes: Sizes
+    scratch: Path
+    wanted: frozenset[str]
+    round: int
+    measurements: dict[str, Measurement] = field(default_factory=dict)
+    expired: bool = False
+    _running: subprocess.Popen[str] | None = None
+
+    @property
+    def files(self) -> Path:
+        """The data set, through the system."""
+        return self.mounted.root / "set"
+
+    @property
+    def originals(self) -> Path:
+        """The data set on the local disk, to compare with."""
+        return self.source / "set"
+
+    @contextmanager
+    def measure(self, row: str) -> Iterator[Measurement]:
+        """Time the block and count what it cost; the block sets `value`, or the seconds are the value."""
+        measured = Measurement()
+        daemon = self.mounted.daemon
+        cpu = daemon.cpu_s() if daemon else None
+        before = self.store.counters()
+        start = time.perf_counter()
+        yield measured
+        if not measured.seconds:
+            measured.seconds = time.perf_counter() - start
+        spent = self.store.counters().since(before)
+        if measured.value is None:
+            measured.value = measured.seconds
+        measured.requests, measured.read_bytes, measured.written_bytes = spent
+        if daemon and cpu is not None:
+            measured.cpu_s = daemon.cpu_s() - cpu
+        if row in self.wanted:
+            self.measurements[row] = measured
+
+    def fail(self, row: str, reason: str) -> None:
+        """Note that a row has no figure, and why."""
+        self.measurements[row] = Measurement(failed=reason)
+
+    @contextmanager
+    def start(
+        self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None
+    ) -> Iterator[subprocess.Popen[str]]:
+        """A program with pipes at its input and output; it does not outlive the block, nor the deadline."""
+        with subprocess.Popen(
+            [str(part) for part in command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "LC_ALL": "C", **(environment or {})},
+            start_new_session=True,
+        ) as process:
+            self._running = process
+            try:
+                yield process
+            finally:
+                self.kill()
+                self._running = None
+
+    def run(self, command: Sequence[str | Path], *, cut_s: float | None = None) -> tuple[str, bool]:
+        """Run a program; its output, and whether it was cut off after `cut_s`. Raises OSError if it fails."""
+        with self.start(command) as process:
+            try:
+                said, _ = process.communicate(timeout=cut_s)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                return process.communicate()[0], True
+        if process.returncode != 0:
+            raise OSError(f"{command[0]} ended with {process.returncode}")
+        return said, False
+
+    def kill(self) -> None:
+        """End the running program and its children."""
+        process = self._running
+        if process is not None and process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+    @contextmanager
+    def deadline(self, seconds: float) -> Iterator[None]:
+        """Raise DidNotEnd if the block takes longer, whatever it hangs in."""
+
+        def end() -> None:
+            self.expired = True
+            self.kill()
+            self.store.daemon.destroy()
+            if self.mounted.daemon is not None:
+                self.mounted.daemon.destroy()
+
+        timer = threading.Timer(seconds, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except Exception as error:
+            if self.expired:
+                raise DidNotEnd(f"no end within {seconds:g} s") from error
+            raise
+        finally:
+            timer.cancel()
+        if self.expired:
+            raise DidNotEnd(f"no end within {seconds:g} s")
