@@ -1,7 +1,6 @@
 """A process that serves a mount: started, waited for, measured, and taken away whatever state it is in.
 
-It does not know what it mounts. Nothing here asks the mount anything before it is there, so that one that
-does not come is ended, not joined.
+It does not know what it mounts. Nothing here waits for the mount without a deadline.
 
 *Concurrency:* `destroy` may be called from another thread while the owner hangs in the mount; that is what it
 is for.
@@ -17,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tests.bench.deadline import Deadline
 from tests.bench.settings import REPOSITORY
 from tests.mount import mounts
 
@@ -92,7 +92,8 @@ class Daemon:
         try:
             came = wait_until(settled, _START_S) and mounts.is_mounted(self.mountpoint)
             if came:
-                os.statvfs(self.mountpoint)
+                with Deadline(_START_S, self.destroy):
+                    os.statvfs(self.mountpoint)
         except BaseException:
             self.destroy()
             raise

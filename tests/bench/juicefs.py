@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.bench.daemon import Daemon, DaemonError
+from tests.bench.deadline import Deadline
 from tests.bench.systems import Mounted, Place, System
 
 __all__ = ["Juicefs"]
@@ -20,6 +21,7 @@ __all__ = ["Juicefs"]
 _BUCKET: Final = "bucket"
 _META: Final = "meta.db"
 _FORMAT_S: Final = 60.0
+_FILL_S: Final = 600.0
 
 
 class Juicefs(System):
@@ -90,7 +92,8 @@ class Juicefs(System):
             volume, volume / _BUCKET, volume / "mount", volume / "log", "--cache-dir", str(cache)
         )
         try:
-            shutil.copytree(files, volume / "mount" / "set")
+            with Deadline(_FILL_S, daemon.destroy):
+                shutil.copytree(files, volume / "mount" / "set")
             daemon.stop()
         except BaseException:
             daemon.destroy()

@@ -12,17 +12,19 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from subprocess import SubprocessError
 from typing import Final
 
 from tests.bench.daemon import Daemon, DaemonError
 from tests.bench.data import Data
+from tests.bench.deadline import DidNotEnd
 from tests.bench.juicefs import Juicefs
 from tests.bench.results import Entry, Measurement
 from tests.bench.scenario import Scenario
 from tests.bench.settings import Settings
 from tests.bench.store import SlowStore, build
 from tests.bench.systems import Bindfs, Direct, Local, Place, Rclone, System, Volfs
-from tests.bench.trial import DidNotEnd, Trial, WrongBytes, drop_caches
+from tests.bench.trial import Trial, WrongBytes, drop_caches
 
 __all__ = ["Runner", "chosen", "needed_bytes"]
 
@@ -114,7 +116,7 @@ class Runner:
                     peak = trial.mounted.daemon.peak_bytes()
                     for measurement in found.values():
                         measurement.peak_bytes = peak
-        except (OSError, DaemonError, DidNotEnd, WrongBytes) as error:
+        except (OSError, SubprocessError, DaemonError, DidNotEnd, WrongBytes) as error:
             reason = f"{type(error).__name__}: {error}"
         if reason is not None:  # a trial that did not end well has no figures
             found = {row: Measurement(failed=reason) for row in wanted}

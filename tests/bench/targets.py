@@ -88,9 +88,11 @@ def ahead_of(row: str, *systems: str, higher: bool = True) -> Condition:
         if ours is None or not theirs:
             return None, f"not measured: {', '.join(systems)}"
         lost = [name for name, value in theirs.items() if not (ours > value if higher else ours < value)]
+        absent = [system for system in systems if system not in theirs]
+        note = f" (not measured: {', '.join(absent)})" if absent else ""
         if lost:
-            return False, "behind " + ", ".join(f"{name} ({theirs[name]:.4g})" for name in lost)
-        return True, "ahead of " + ", ".join(theirs)
+            return False, "behind " + ", ".join(f"{name} ({theirs[name]:.4g})" for name in lost) + note
+        return True, "ahead of " + ", ".join(theirs) + note
 
     return condition
 

@@ -1,9 +1,6 @@
 """One trial: one system, freshly mounted with cold caches, in one round of one scenario.
 
 It offers a scenario what it needs to do its work and to measure it; it does not know which work.
-
-*Concurrency:* a timer thread ends a trial that does not end: it aborts both mounts and kills their processes,
-and whatever hangs in them comes back with an error.
 """
 
 from __future__ import annotations
@@ -11,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,20 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.bench.data import Data
+from tests.bench.deadline import Deadline
 from tests.bench.results import Measurement
 from tests.bench.settings import Sizes
 from tests.bench.store import SlowStore
 from tests.bench.systems import Mounted, System
 
-__all__ = ["DidNotEnd", "Trial", "WrongBytes", "drop_caches"]
+__all__ = ["Trial", "WrongBytes", "drop_caches"]
 
 
 class WrongBytes(Exception):
     """What was read or written is not what it should be: no figure counts."""
-
-
-class DidNotEnd(Exception):
-    """The trial's deadline passed."""
 
 
 def drop_caches() -> None:
@@ -56,7 +49,6 @@ class Trial:
     wanted: frozenset[str]
     round: int
     measurements: dict[str, Measurement] = field(default_factory=dict)
-    expired: bool = False
     _running: subprocess.Popen[str] | None = None
 
     @property
@@ -131,27 +123,9 @@ class Trial:
         if process is not None and process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
 
-    @contextmanager
-    def deadline(self, seconds: float) -> Iterator[None]:
-        """Raise DidNotEnd if the block takes longer, whatever it hangs in."""
-
-        def end() -> None:
-            self.expired = True
-            self.kill()
-            self.store.daemon.destroy()
-            if self.mounted.daemon is not None:
-                self.mounted.daemon.destroy()
-
-        timer = threading.Timer(seconds, end)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        except Exception as error:
-            if self.expired:
-                raise DidNotEnd(f"no end within {seconds:g} s") from error
-            raise
-        finally:
-            timer.cancel()
-        if self.expired:
-            raise DidNotEnd(f"no end within {seconds:g} s")
+    def deadline(self, seconds: float) -> Deadline:
+        """Ends what the work hangs in: its program, the store (the daemon may wait for it), the daemon."""
+        ends = [self.kill, self.store.daemon.destroy]
+        if self.mounted.daemon is not None:
+            ends.append(self.mounted.daemon.destroy)
+        return Deadline(seconds, *ends)

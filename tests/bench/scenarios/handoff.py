@@ -20,12 +20,21 @@ _ATTRIBUTE: Final = "user.volfs.path"
 _TIMES: Final = 5
 
 
+def _handed_out(path: Path) -> Path:
+    """The local path; EAGAIN says that it takes longer than one request should."""
+    while True:
+        try:
+            return Path(os.fsdecode(os.getxattr(path, _ATTRIBUTE)))
+        except BlockingIOError:
+            continue
+
+
 def _work(trial: Trial) -> None:
     path = trial.files / LARGE
     read_whole(path)
     if trial.mounted.daemon is not None:
         try:
-            path = Path(os.fsdecode(os.getxattr(path, _ATTRIBUTE)))
+            path = _handed_out(path)
         except OSError as error:
             trial.fail("handoff", f"no {_ATTRIBUTE}: {os.strerror(error.errno or 0)}")
             return
