@@ -24,7 +24,7 @@ help:
 	@echo 'make check   ruff, mypy --strict, import-linter'
 	@echo 'make format  let ruff rewrite the sources'
 	@echo 'make bench   volfs and the peers that are installed at the same work over a slow store, as root; needs'
-	@echo '             20 GB in BENCH_DIR (/tmp) and an hour; BENCH_ONLY=cp,sequential BENCH_PEERS=volfs,rclone'
+	@echo '             17 GB in BENCH_DIR (/tmp) and an hour; BENCH_ONLY=cp,sequential BENCH_PEERS=volfs,rclone'
 	@echo '             BENCH_ROUNDS (5) BENCH_SCALE (1); JSON and plot in BENCH_OUTPUT (build/bench)'
 	@echo 'make clean   remove .venv and caches'
 

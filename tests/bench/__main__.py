@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 from types import FrameType
 
+from tests.bench.daemon import DaemonError
 from tests.bench.machine import machine
 from tests.bench.plot import plot
 from tests.bench.results import Entry, as_json, summarize
@@ -98,7 +99,7 @@ def main() -> int:
                 _say(f"{peer} is not installed, and left out ({hint})")
             for entry in runner.run(scenarios):
                 entries.append(entry)
-        except ValueError as error:
+        except (ValueError, DaemonError) as error:
             print(error, file=sys.stderr)
             return 2
         except KeyboardInterrupt:

@@ -19,16 +19,21 @@ _SOURCE = Path(__file__).with_name("slowfs.c")
 
 
 def build(directory: Path) -> Path:
-    """Compile slowfs; needs a C compiler and the development files of libfuse 3."""
+    """Compile slowfs; needs a C compiler and the development files of libfuse 3, else DaemonError."""
     binary = directory / "slowfs"
-    flags = subprocess.run(
-        ["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True, text=True, check=True
-    ).stdout.split()
-    command = ["cc", "-O2", "-Wall", "-o", str(binary), str(_SOURCE), *flags, "-lpthread"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise DaemonError(f"slowfs does not compile: {done.stderr.strip()}")
+    flags = _run("pkg-config", "--cflags", "--libs", "fuse3").split()
+    _run("cc", "-O2", "-Wall", "-o", str(binary), str(_SOURCE), *flags, "-lpthread")
     return binary
+
+
+def _run(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise DaemonError(f"slowfs cannot be compiled: {error}") from error
+    if done.returncode != 0:
+        raise DaemonError(f"slowfs cannot be compiled: {done.stderr.strip()}")
+    return done.stdout
 
 
 class Counters(NamedTuple):

@@ -37,7 +37,7 @@ def _work(trial: Trial) -> None:
     if measured.cut:
         return
     with trial.measure("committed") as measured:
-        done = wait_until(trial.mounted.settled, _COMMIT_S, every_s=0.1)
+        done = wait_until(trial.mounted.settled, _COMMIT_S, every_s=0.25)
     if not done:
         trial.fail("committed", f"not all committed within {_COMMIT_S:g} s")
         return
