@@ -20,6 +20,7 @@ class Measurement:
     value: float | None = None
     seconds: float = 0.0
     requests: int = 0  #: that reached the store
+    calls: dict[str, int] = field(default_factory=dict)  #: of the kernel to ours, `all` and by kind if told
     read_bytes: int = 0  #: from the store
     written_bytes: int = 0  #: to the store
     cpu_s: float | None = None  #: of the daemon; None where there is none
@@ -49,6 +50,7 @@ class Summary:
     median: float | None
     spread: tuple[float, float] | None
     requests: float | None
+    calls: float | None
     cpu_s: float | None
     peak_bytes: int | None
     cut: bool
@@ -87,7 +89,8 @@ def summarize(entries: Iterable[Entry]) -> dict[tuple[str, str], Summary]:
             rounds=len(measured),
             median=_median(values),
             spread=(min(values), max(values)) if values else None,
-            requests=_median(float(one.requests) for one in good),
+            requests=_median(one.requests for one in good),
+            calls=_median(one.calls.get("all") for one in good),
             cpu_s=_median(one.cpu_s for one in good),
             peak_bytes=max(peaks, default=None),
             cut=any(one.cut for one in good),

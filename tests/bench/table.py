@@ -11,7 +11,7 @@ __all__ = ["MEMORY", "memory_verdict", "table", "verdicts"]
 
 MEMORY = "memory"
 _MEMORY_MIB = 600
-_HEAD = ("system", "median", "of volfs", "min .. max", "requests", "CPU s", "peak MiB", "remarks")
+_HEAD = ("system", "median", "of volfs", "min .. max", "store", "calls", "CPU s", "peak MiB", "remarks")
 
 Summaries = Mapping[tuple[str, str], Summary]
 
@@ -71,6 +71,7 @@ def _cells(summary: Summary, ours: Summary | None) -> tuple[str, ...]:
         _number(ratio, ".3f"),
         f"{_number(low)} .. {_number(high)}" if summary.spread else "-",
         _number(summary.requests, ",.0f"),
+        _number(summary.calls, ",.0f"),
         _number(summary.cpu_s, ".2f"),
         _number(summary.peak_bytes / (1 << 20) if summary.peak_bytes is not None else None, ",.0f"),
         _remarks(summary),
@@ -78,7 +79,10 @@ def _cells(summary: Summary, ours: Summary | None) -> tuple[str, ...]:
 
 
 def table(rows: Sequence[Row], summaries: Summaries, *, scaled: bool) -> str:
-    """A block a row: the systems, then the target and the verdict. At the end all verdicts again."""
+    """A block a row: the systems, then the target and the verdict. At the end all verdicts again.
+
+    Under `store` stand the requests that reached the slow store, under `calls` the kernel's to our daemon.
+    """
     said = verdicts(rows, summaries)
     lines = []
     for row in rows:

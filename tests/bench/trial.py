@@ -67,6 +67,7 @@ class Trial:
         measured = Measurement()
         daemon = self.mounted.daemon
         cpu = daemon.cpu_s() if daemon else None
+        called = self._calls()
         before = self.store.counters()
         start = time.perf_counter()
         yield measured
@@ -78,8 +79,16 @@ class Trial:
         measured.requests, measured.read_bytes, measured.written_bytes = spent
         if daemon and cpu is not None:
             measured.cpu_s = daemon.cpu_s() - cpu
+        measured.calls = {kind: count - called.get(kind, 0) for kind, count in self._calls().items()}
+        if measured.calls:
+            measured.calls["all"] -= 1  # the one that asked
         if row in self.wanted:
             self.measurements[row] = measured
+
+    def _calls(self) -> dict[str, int]:
+        """What the kernel has asked of ours so far; empty for the others."""
+        status = self.mounted.status()
+        return {"all": int(status["requests"]), **status.get("operations", {})} if status else {}
 
     def fail(self, row: str, reason: str) -> None:
         """Note that a row has no figure, and why."""
