@@ -92,7 +92,8 @@ class Trial:
 
     def fail(self, row: str, reason: str) -> None:
         """Note that a row has no figure, and why."""
-        self.measurements[row] = Measurement(failed=reason)
+        if row in self.wanted:
+            self.measurements[row] = Measurement(failed=reason)
 
     @contextmanager
     def start(

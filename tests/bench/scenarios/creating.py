@@ -35,6 +35,7 @@ def _work(trial: Trial) -> None:
                 break
     measured.value = count / measured.seconds
     if measured.cut:
+        trial.fail("committed", f"not all created within {_CUT_S:g} s")
         return
     with trial.measure("committed") as measured:
         done = wait_until(trial.mounted.settled, _COMMIT_S, every_s=0.25)
