@@ -8,7 +8,8 @@ could not be written), so clean blocks yield to them, down to none: reads then g
 past the cache. A disk that is full before the limit is reached is a smaller limit.
 
 The file used longest ago gives blocks first, and of its blocks those that came
-first; open files are no exception. A small file that nobody uses goes whole.
+first; open files are no exception. A small file that nobody uses goes whole, and so does a
+file that others may have open (`CacheFile.whole_only`), once no lease holds it.
 
 *Concurrency:* the trio thread. `_evicting` is held from the choice of victims
 until their space is free; taken before the shelf's own locks.
@@ -68,6 +69,7 @@ class Room:
         self._shelf = shelf
         self.total_bytes = total_bytes
         self.reserved = 0
+        self.evicted_bytes = 0
         self._punches = punches
         self._overhead = overhead
         self._staged = staged
@@ -163,6 +165,7 @@ class Room:
                 await self._punch(file, numbers)
             for file in loaded:
                 shelf.settle(file)
+        self.evicted_bytes += wanted - goal
         return wanted - goal
 
     def _choose(
@@ -181,11 +184,11 @@ class Room:
                         return goal, shelf.warm(file)
                     shelf.discard(file.id, file.cost)
                     goal -= file.cost
-                elif not file.users and whole:
+                elif not file.users and (whole or file.whole_only):
                     if file.id in shelf.hot:
                         shelf.doom(file)
                         goal -= file.cost
-                elif self._punches and file.id not in victims:
+                elif self._punches and file.id not in victims and not file.whole_only:
                     if file.present is None:
                         return goal, file
                     goal -= self._choose_blocks(file, goal, victims)

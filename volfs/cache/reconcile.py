@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from volfs import crash
-from volfs.cache.cachefile import punch
+from volfs.cache.cachefile import is_sealed, punch
 from volfs.cache.index import Batch, Index, Row
 from volfs.core.spans import block_count
 from volfs.telemetry import get_logger
@@ -86,7 +86,7 @@ def _reconcile(index: Index, blocks: Path) -> None:
             del rows[row.id]
             allocated = entry.stat(follow_symlinks=False).st_blocks * 512
             if allocated > row.cost + SLACK_BYTES:
-                cost = _punch_gaps(index, row, entry.path)
+                cost = None if is_sealed(entry.path) else _punch_gaps(index, row, entry.path)
                 if cost is None:
                     os.unlink(entry.path)
                     batch.gone.append(row.id)

@@ -134,6 +134,8 @@ class Shelf:
 
     def release(self, file: CacheFile) -> None:
         file.users -= 1
+        if file.leased and file.users == 1:
+            file.close()  # thousands may be leased
         self.settle(file)
 
     def settle(self, file: CacheFile) -> None:
@@ -286,7 +288,7 @@ class Shelf:
         file.unverified.clear()
         file.unsaved.clear()
         file.extra = 0
-        file.made = False
+        file.made = file.sealed = False  # whoever has the old one open keeps its bytes
         file.rewrite = True
         self.mark(file)
 
@@ -301,7 +303,7 @@ class Shelf:
         try:
             file.stamp_ns = max(file.stamp_ns, punch(file.fd, runs(bad, len(bad))))
         except OSError:
-            pass  # the block that is fetched next goes to the same place
+            pass  # the block that is fetched next goes to the same place; a sealed file makes way (`keep`)
         self.mark(file)
         self.recount(file)
 
