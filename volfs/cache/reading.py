@@ -80,7 +80,7 @@ class CachedFile:
         self._flights: dict[int, Flight] = {}  # by each of their blocks
         self._parallel = 0
         self._ahead: deque[tuple[range, Reader]] = deque()
-        self._quiet: trio.Event | None = None  # somebody waits until nothing is under way
+        self._quiet = trio.Event()  # set once nothing is under way
 
     @property
     def version(self) -> Version:
@@ -124,9 +124,8 @@ class CachedFile:
             self._left(self._file)
 
     def _hush(self) -> None:
-        if self._quiet is not None and not self._ahead and not self._flights:
+        if not self._ahead and not self._flights:
             self._quiet.set()
-            self._quiet = None
 
     # -- reading ---------------------------------------------------------------------
 
@@ -391,7 +390,8 @@ class CachedFile:
     async def landed(self) -> None:
         """Return when nothing is under way to the cache file, nor waits to be."""
         while self._ahead or self._flights:
-            self._quiet = self._quiet or trio.Event()
+            if self._quiet.is_set():
+                self._quiet = trio.Event()
             await self._quiet.wait()
 
 

@@ -66,10 +66,10 @@ class Warming:
             raise StoreError("only regular files are in the cache", errno=errno.ENODATA)
         if name == _WARM:
             return _held(await self._warm(cache, node))
-        await self._volume.look(node)
-        st = node.stat
+        now = await self._volume.look(node)
         if node.dirty:
-            return _of_staged(name, st.size)
+            return _of_staged(name, now.size)
+        st = node.stat
         if name == _CACHED:
             return _held(await cache.contents.of(st.version, st.size))
         if name == _EVICT:
