@@ -52,7 +52,7 @@ async def flood(cache: Cache, count: int = 20) -> None:
 
 
 async def test_bring_fetches_what_is_missing_once(tmp_path: Path) -> None:
-    """R7: all who want the same file share what is fetched, and none of it is read again."""
+    """R8: all who want the same file share what is fetched, and none of it is read again."""
     source = Source(content(5 * M + 7))
     async with running(tmp_path) as cache:
         file = cache.attach(source.version, len(source.data))
@@ -69,7 +69,7 @@ async def test_bring_fetches_what_is_missing_once(tmp_path: Path) -> None:
 
 
 async def test_bring_stops_when_its_time_is_over(tmp_path: Path) -> None:
-    """R7: a request ends in time; what was under way is kept, and what is asked for again is the rest."""
+    """R8: a request ends in time; what was under way is kept, and what is asked for again is the rest."""
     source = Source(content(40 * M))
     async with running(tmp_path) as cache:
         file = cache.attach(source.version, len(source.data))
@@ -83,7 +83,7 @@ async def test_bring_stops_when_its_time_is_over(tmp_path: Path) -> None:
 
 
 async def test_bring_says_why(tmp_path: Path) -> None:
-    """R7: the store's own error, a version that is gone, and a cache without room are told apart."""
+    """R8: the store's own error, a version that is gone, and a cache without room are told apart."""
     source = Source(content(3 * M))
     async with running(tmp_path, limit=8 * M) as cache:
         file = cache.attach(source.version, len(source.data))
@@ -110,7 +110,7 @@ async def test_bring_says_why(tmp_path: Path) -> None:
 
 
 async def test_a_disk_that_fails_is_no_endless_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R7: what cannot be kept is said after a bounded number of reads."""
+    """R8: what cannot be kept is said after a bounded number of reads."""
     source = Source(content(3 * M))
 
     def refuse(*_: object) -> int:
@@ -296,7 +296,7 @@ async def test_strange_write_while_a_leased_file_is_closed(tmp_path: Path) -> No
 
 
 async def test_check_finds_damage_in_slices(tmp_path: Path) -> None:
-    """R7: a check compares everything that is present, from where it left off, and changes nothing."""
+    """R8: a check compares everything that is present, from where it left off, and changes nothing."""
     source = Source(content(9 * M))
     async with running(tmp_path) as cache:
         await warm(cache, source)
@@ -318,7 +318,7 @@ async def test_check_finds_damage_in_slices(tmp_path: Path) -> None:
 
 
 async def test_evict_one(tmp_path: Path) -> None:
-    """R7: a version that nobody uses leaves memory, index and disk at once; one in use stays."""
+    """R8: a version that nobody uses leaves memory, index and disk at once; one in use stays."""
     source = Source(content(3 * M))
     async with running(tmp_path) as cache:
         await warm(cache, source)

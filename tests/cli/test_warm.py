@@ -29,7 +29,7 @@ def fine(path: str, size: int, part: Callable[[int], None]) -> dict[str, Any]:
 
 
 def test_files_are_found_once(tmp_path: Path) -> None:
-    """R7: below directories and by name, hard links once, symlinks followed only if they were given."""
+    """R8: below directories and by name, hard links once, symlinks followed only if they were given."""
     (tmp_path / "d/e").mkdir(parents=True)
     for name in "d/f", "d/e/g", "h":
         (tmp_path / name).write_bytes(b"12345")
@@ -43,7 +43,7 @@ def test_files_are_found_once(tmp_path: Path) -> None:
 
 
 def test_names_of_any_bytes(tmp_path: Path) -> None:
-    """R7: a name that is no text, or has a line break, is a name."""
+    """R8: a name that is no text, or has a line break, is a name."""
     for name in b"\xff\xfe", b"a\nb":
         Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_bytes(b"x")
 
@@ -61,7 +61,7 @@ def test_names_of_any_bytes(tmp_path: Path) -> None:
 
 
 def test_what_has_no_room_is_left_out(tmp_path: Path) -> None:
-    """R7: in order; a smaller file may fit where a larger one does not."""
+    """R8: in order; a smaller file may fit where a larger one does not."""
     for name, size in ("a", 100 * K), ("b", 300 * K), ("c", 50 * K):
         (tmp_path / name).write_bytes(bytes(size))
     room = cost_bytes(1, True, 100 * K) + cost_bytes(1, True, 50 * K)
@@ -72,7 +72,7 @@ def test_what_has_no_room_is_left_out(tmp_path: Path) -> None:
 
 
 def test_nothing_larger_is_tried_after_enospc(tmp_path: Path) -> None:
-    """R7: once a file does not fit, larger ones are not fetched in vain."""
+    """R8: once a file does not fit, larger ones are not fetched in vain."""
     for i in range(20):
         (tmp_path / f"f{i:02}").write_bytes(bytes(1000 + i))
     log = tmp_path / "log"

@@ -73,7 +73,7 @@ def faulty(volume: Volume) -> Path:
 
 
 def test_what_was_warmed_costs_the_store_no_read(make_volume: Make) -> None:
-    """R7: warm brings whole trees in, once; reading them afterwards, also after a restart, is local."""
+    """R8: warm brings whole trees in, once; reading them afterwards, also after a restart, is local."""
     volume = make_volume(mode="cached")
     files = tree(volume)
     volume.mount()
@@ -93,7 +93,7 @@ def test_what_was_warmed_costs_the_store_no_read(make_volume: Make) -> None:
 
 
 def test_concurrent_warming_reads_the_store_once(make_volume: Make) -> None:
-    """R7: those who warm or read the same files at the same time share what is fetched."""
+    """R8: those who warm or read the same files at the same time share what is fetched."""
     volume = make_volume(mode="cached")
     files = tree(volume)
     volume.mount()
@@ -107,7 +107,7 @@ def test_concurrent_warming_reads_the_store_once(make_volume: Make) -> None:
 
 
 def test_check_tells_and_changes_nothing(make_volume: Make) -> None:
-    """R7: --check counts what is complete, partial and absent, and finds damage, which is never served."""
+    """R8: --check counts what is complete, partial and absent, and finds damage, which is never served."""
     volume = make_volume(mode="cached")
     files = tree(volume)
     volume.mount()
@@ -135,7 +135,7 @@ def test_check_tells_and_changes_nothing(make_volume: Make) -> None:
 
 
 def test_evict(make_volume: Make) -> None:
-    """R7: evict drops files from the cache, but those that are open or not committed."""
+    """R8: evict drops files from the cache, but those that are open or not committed."""
     volume = make_volume("--commit-interval", "60", mode="cached-background")
     files = tree(volume)
     volume.mount()
@@ -164,7 +164,7 @@ def test_evict(make_volume: Make) -> None:
 
 
 def test_more_than_fits(make_volume: Make) -> None:
-    """R7, B1: what the cache has no room for is said before, and does not drive out what was brought in."""
+    """R8, B1: what the cache has no room for is said before, and does not drive out what was brought in."""
     volume = make_volume("--cache-size", "24MiB", mode="cached")
     for i in range(20):
         (volume.backing / f"f{i:02}").write_bytes(noise(2 * M, i))
@@ -184,7 +184,7 @@ def test_more_than_fits(make_volume: Make) -> None:
 
 
 def test_a_set_that_fits_takes_the_place_of_others(make_volume: Make) -> None:
-    """R7: files that are warmed drive out older ones, and none of their own."""
+    """R8: files that are warmed drive out older ones, and none of their own."""
     volume = make_volume("--cache-size", "24MiB", mode="cached")
     for name in "old", "new":
         (volume.backing / name).mkdir()
@@ -198,7 +198,7 @@ def test_a_set_that_fits_takes_the_place_of_others(make_volume: Make) -> None:
 
 
 def test_what_fails_is_named_and_the_rest_goes_on(make_volume: Make) -> None:
-    """R7: a file that cannot be read costs that file, its true error is shown, and the exit code says it."""
+    """R8: a file that cannot be read costs that file, its true error is shown, and the exit code says it."""
     volume = make_volume(mode="cached")
     files = tree(volume)
     faults = faulty(volume)
@@ -213,7 +213,7 @@ def test_what_fails_is_named_and_the_rest_goes_on(make_volume: Make) -> None:
 
 
 def test_interrupted(make_volume: Make) -> None:
-    """R7: Ctrl-C ends it at once also while the store hangs, and says how far it was."""
+    """R8: Ctrl-C ends it at once also while the store hangs, and says how far it was."""
     volume = make_volume(mode="cached")
     tree(volume)
     faults = faulty(volume)
@@ -242,7 +242,7 @@ def test_interrupted(make_volume: Make) -> None:
 
 
 def test_who_may(make_volume: Make) -> None:
-    """R7: whoever may read a file may warm and evict it, also on a read-only mount; nobody else."""
+    """R8: whoever may read a file may warm and evict it, also on a read-only mount; nobody else."""
     volume = make_volume("--read-only", mode="cached")
     tree(volume)
     (volume.backing / "big").chmod(0o644)
@@ -261,7 +261,7 @@ def test_who_may(make_volume: Make) -> None:
 
 
 def test_where_there_is_no_cache(make_volume: Make, tmp_path: Path) -> None:
-    """R7: a mount without a cache, and a path that is on no mount, are said with exit code 2."""
+    """R8: a mount without a cache, and a path that is on no mount, are said with exit code 2."""
     volume = make_volume()
     tree(volume)
     volume.mount()
