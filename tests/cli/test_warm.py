@@ -12,7 +12,7 @@ import pytest
 
 from volfs.cli import bulk, warm
 from volfs.cli.progress import line
-from volfs.core.spans import cost_bytes
+from volfs.core.spans import block_count, cost_bytes
 
 K = 1 << 10
 
@@ -64,7 +64,7 @@ def test_what_has_no_room_is_left_out(tmp_path: Path) -> None:
     """R8: in order; a smaller file may fit where a larger one does not."""
     for name, size in ("a", 100 * K), ("b", 300 * K), ("c", 50 * K):
         (tmp_path / name).write_bytes(bytes(size))
-    room = cost_bytes(1, True, 100 * K) + cost_bytes(1, True, 50 * K)
+    room = sum(cost_bytes(block_count(size), True, size) for size in (100 * K, 50 * K))
     paths = [tmp_path / name for name in "abc"]
     found, *rest = everything(paths, fine, room=room)
     assert found == bulk.Found(3, 450 * K, 1, 300 * K)

@@ -202,13 +202,13 @@ def test_what_fails_is_named_and_the_rest_goes_on(make_volume: Make) -> None:
     volume = make_volume(mode="cached")
     files = tree(volume)
     faults = faulty(volume)
-    (faults / "reader.read").write_text("EREMOTEIO always under=a/f3")
+    (faults / "open").write_text("EREMOTEIO always under=big")
     done = volume.volfs("warm", str(volume.mountpoint), str(volume.mountpoint / "nosuch"), within=100)
     assert done.returncode == 1
-    assert f"{volume.mountpoint}/a/f3: Remote I/O error" in done.stderr
+    assert f"{volume.mountpoint}/big: Remote I/O error" in done.stderr
     assert f"{volume.mountpoint}/nosuch: No such file" in done.stderr
     assert f"complete: {len(files) - 1} files" in done.stdout
-    (faults / "reader.read").unlink()
+    (faults / "open").unlink()
     assert volume.volfs("warm", str(volume.mountpoint), within=100).returncode == 0
 
 
@@ -217,7 +217,7 @@ def test_interrupted(make_volume: Make) -> None:
     volume = make_volume(mode="cached")
     tree(volume)
     faults = faulty(volume)
-    (faults / "reader.read").write_text("hang under=big")
+    (faults / "open").write_text("hang under=big")
     process = subprocess.Popen(
         [sys.executable, "-m", "volfs", "warm", volume.mountpoint],
         cwd=REPOSITORY,
@@ -226,17 +226,13 @@ def test_interrupted(make_volume: Make) -> None:
         start_new_session=True,
     )
     try:
-        eventually(
-            lambda: (
-                volume.status()["store_requests"].get("read", 0)
-                or (faults / "calls").read_text().count("met")
-            ),
-            what="the store hangs",
-        )
+        eventually(lambda: "open big met" in (faults / "calls").read_text(), what="the store hangs")
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=20)
     finally:
-        (faults / "reader.read").unlink()
+        (faults / "open").unlink()
+        process.kill()
+        process.communicate()
     assert process.returncode == 130
     assert "interrupted after" in errors
 
