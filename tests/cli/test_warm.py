@@ -12,6 +12,7 @@ import pytest
 
 from volfs.cli import bulk, warm
 from volfs.cli.progress import line
+from volfs.cli.status import rows
 from volfs.core.spans import block_count, cost_bytes
 
 K = 1 << 10
@@ -115,6 +116,13 @@ def test_counts() -> None:
     assert (document["cached_bytes"], tally.done_bytes) == (130, 290)
     assert (document["failed"], len(document["failures"])) == (12, 10)
     assert document["failures"][0] == {"path": "/m/f0", "errno": errno.EACCES, "error": "Permission denied"}
+
+
+def test_status_tells_of_leases() -> None:
+    """R6a: how much is handed out is said, where anything is."""
+    document = {"leases": {"count": 2, "bytes": 3 << 20}}
+    assert ("handed out", "2 files, 3.0 MiB") in rows(Path("/m"), document)
+    assert all(name != "handed out" for name, _ in rows(Path("/m"), {}))
 
 
 @pytest.mark.parametrize(

@@ -114,13 +114,17 @@ def test_changed_in_place(make_volume: Make) -> None:
     (volume.backing / "f").write_bytes(data)
     volume.mount()
     opened = os.open(path_of(volume.mountpoint / "f"), os.O_RDONLY)
+    through = os.open(volume.mountpoint / "f", os.O_RDONLY)
     with (volume.backing / "f").open("r+b") as file:
         file.seek(M)
         file.write(b"other bytes")
     changed = (volume.backing / "f").read_bytes()
+    # By a descriptor, so that no lookup of the kernel asks the store.
+    assert Path(os.fsdecode(os.getxattr(through, "user.volfs.path"))).read_bytes() == changed
     assert path_of(volume.mountpoint / "f").read_bytes() == changed
     assert right(opened, data)
-    os.close(opened)
+    for descriptor in (opened, through):
+        os.close(descriptor)
 
 
 def test_leased_files_stay_and_open_ones_keep_their_bytes(make_volume: Make) -> None:

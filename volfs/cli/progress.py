@@ -34,7 +34,7 @@ class Progress:
         self._task: TaskID | None = None
         if sys.stderr.isatty():
             self._bar = _bar()
-            self._task = self._bar.add_task(what, total=None, files="looking for files")
+            self._task = self._bar.add_task(what, total=None, files="looking for files", rate="")
 
     def __enter__(self) -> Progress:
         if self._bar is not None:
@@ -55,7 +55,11 @@ class Progress:
         """`files` and `count` bytes of so many are done."""
         if self._bar is not None and self._task is not None:
             self._bar.update(
-                self._task, total=of_bytes, completed=count, files=f"{files:,} of {of_files:,} files"
+                self._task,
+                total=of_bytes,
+                completed=count,
+                files=f"{files:,} of {of_files:,} files",
+                rate=f"{size(int(self._bar.tasks[0].speed or 0))}/s",
             )
             if time.monotonic() - self._shown > 0.1:
                 self._shown = time.monotonic()
@@ -82,7 +86,7 @@ def _bar() -> Bar:
         progress.BarColumn(),
         progress.TextColumn("{task.fields[files]}"),
         progress.DownloadColumn(binary_units=True),
-        progress.TransferSpeedColumn(),
+        progress.TextColumn("{task.fields[rate]}"),
         progress.TimeRemainingColumn(),
         console=Console(stderr=True),
         auto_refresh=False,
