@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import random
 import signal
@@ -22,6 +23,8 @@ pytestmark = [
 K, M = 1 << 10, 1 << 20
 
 Make = Callable[..., Volume]
+
+_seeds = itertools.count(1000)
 
 
 def noise(size: int, seed: int = 1) -> bytes:
@@ -46,12 +49,12 @@ def leases(volume: Volume) -> int:
 
 
 def flood(volume: Volume, count: int = 40) -> None:
-    """Read so much that everything that can leave the cache does."""
-    for i in range(count):
-        file = volume.backing / f"flood{i}"
-        if not file.exists():
-            file.write_bytes(noise(M, 1000 + i))
-        assert (volume.mountpoint / file.name).read_bytes() == noise(M, 1000 + i)
+    """Read so much, of what the kernel has no pages, that everything that can leave the cache does."""
+    files = {f"flood{seed}": noise(M, seed) for seed in itertools.islice(_seeds, count)}
+    for name, data in files.items():
+        (volume.backing / name).write_bytes(data)
+    for name, data in files.items():  # by now they are old enough to be kept
+        assert (volume.mountpoint / name).read_bytes() == data
 
 
 def right(file: int, data: bytes) -> bool:
@@ -140,7 +143,6 @@ def test_leased_files_stay_and_open_ones_keep_their_bytes(make_volume: Make) -> 
     assert right(opened, data)
     assert volume.status()["cache"]["used_bytes"] <= 32 * M
     assert release(volume.mountpoint / "f")
-    flood(volume)
     flood(volume)
     eventually(lambda: not path.exists(), what="the file has left")
     assert right(opened, data)
