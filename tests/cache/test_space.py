@@ -157,6 +157,20 @@ async def test_disk_smaller_than_the_limit(disk: Path) -> None:
     assert max(sources[5].fetched.values()) == 1
 
 
+async def test_passes_over_twice_the_disk(disk: Path) -> None:
+    """B1b: where the disk is the limit, what stays is judged by what it has space for."""
+    sources = [Source(content(M - 8192 * i, seed=i), b"v%d" % i) for i in range(44)]
+    hits = []
+    async with running(disk, limit=1 << 30) as cache:
+        for _ in range(3):
+            hits.append(0)
+            for source in sources:
+                source.reads = 0
+                await warm(cache, source)
+                hits[-1] += not source.reads
+    assert min(hits[1:]) >= 12
+
+
 async def test_full_disk_gives_way_to_a_writer(disk: Path) -> None:
     """A writer gets the space of clean blocks, readers do not take it first, and the cache fills again."""
     source = Source(content(12 * M))

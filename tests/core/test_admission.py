@@ -54,7 +54,7 @@ def compare(name: str, limit: int, phases: list[Phase]) -> tuple[Ratios, Ratios,
 @pytest.mark.parametrize("kept", [0.9, 0.5, 0.2, 0.05])
 @pytest.mark.parametrize("order", [traces.in_order, traces.shuffled])
 def test_passes_over_a_data_set(order: Callable[[list[Use], int], list[Phase]], kept: float) -> None:
-    """From the second pass on what fits is hit, less the guests' share; the optimum has that too."""
+    """B1b: from the second pass on what fits is hit, less the guests' share; more cannot be had."""
     ours, lru, drawn, best = compare(f"{order.__name__}, {kept} fit", int(size_of(A) * kept), order(A, 5))
 
     assert min(ours[1:]) >= kept * 0.91
@@ -64,7 +64,7 @@ def test_passes_over_a_data_set(order: Callable[[list[Use], int], list[Phase]], 
 
 
 def test_another_data_set_of_the_same_size() -> None:
-    """The new one has taken the place of the old one by its third pass."""
+    """B1b: the new one has taken the place of the old one by its third pass."""
     phases = traces.shuffled(A, 3) + traces.shuffled(B, 4)
     ours, lru, _, _ = compare("A A A B B B B, shuffled", HALF, phases)
     ours_in_order, _, _, _ = compare("A A A B B B B, in order", HALF, [A] * 3 + [B] * 4)
@@ -76,7 +76,7 @@ def test_another_data_set_of_the_same_size() -> None:
 
 
 def test_a_small_data_set_after_a_large_one() -> None:
-    """One that fits is there whole by its fifth pass, long before the old one is known to be dead."""
+    """B1b: one that fits is there whole by its fifth pass, long before the old one is known to be dead."""
     phases = traces.shuffled(A, 3) + traces.shuffled(SMALL, 6)
     ours, _, _, _ = compare("A A A, then six passes over a set that fits", HALF, phases)
 

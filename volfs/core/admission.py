@@ -69,7 +69,7 @@ _HORIZON: Final = 16
 #: The part of the cache for guests. Hits on residents shrink by so much; less would not hold what is ahead.
 _GUESTS: Final = 32
 
-#: ... or more, for one file: up to this part of the cache. Larger ones come and leave in blocks.
+#: ... or more, for one file that comes and leaves whole: up to this part of the cache.
 _LARGEST: Final = 8
 
 #: The largest file lately is forgotten by half in 700 uses.
@@ -151,13 +151,15 @@ class _Stamps:
 class Admission:
     """See the module. `limit_bytes`, of the cache, may change at any time.
 
-    A key is an integer that other files hardly have; its bits need not be even.
+    A key is an integer that other files hardly have; its bits need not be even. Files of more than
+    `whole_bytes` come and leave in parts.
     """
 
-    def __init__(self, limit_bytes: int, clock: int = 0) -> None:
+    def __init__(self, limit_bytes: int, clock: int = 0, whole_bytes: int = _MASK) -> None:
         self.limit_bytes = limit_bytes
+        self._whole_bytes = whole_bytes
         self.clock = clock  # bytes read so far, also by those before us
-        self._largest = 0.0  # bytes of the largest file lately
+        self._largest = 0.0  # bytes of the largest file lately, or of the largest part
         self._waits = _Waits()
         self._stamps = _Stamps()
         self._sample: OrderedDict[int, int] = OrderedDict()  # hash -> clock of the last use, oldest first
@@ -176,7 +178,7 @@ class Admission:
         last use, from whoever knows it over a restart.
         """
         mixed = _mixed(key)
-        self._largest = max(size, self._largest * _FADING)
+        self._largest = max(min(size, self._whole_bytes), self._largest * _FADING)
         if mixed <= self._sampled:
             self._measure(mixed, size, last)
         before = self._stamps.note(mixed, self.clock, self.guest_bytes)
