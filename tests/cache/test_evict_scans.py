@@ -143,6 +143,26 @@ async def test_what_is_ahead_is_read_before_it_leaves(tmp_path: Path) -> None:
         assert not file._file.ahead
 
 
+async def test_what_nobody_came_for_leaves(tmp_path: Path) -> None:
+    """Blocks ahead of a reader that went elsewhere give way once as much as the cache was read."""
+    source, other = Source(content(16 * B), b"left"), Source(content(64 * B, seed=2), b"other")
+    async with running(tmp_path, limit=16 * B) as cache:
+        file = cache.attach(source.version, len(source.data))
+        cursor = Readahead()
+        for offset in (0, B):
+            await file.read(offset, B, source, cursor)
+        await settled(cache)
+        assert len(file._file.ahead) == 4
+        large = cache.attach(other.version, len(other.data))
+        for offset in range(0, 64 * B, B):
+            await large.read(offset, B, other)
+            await settled(cache)
+            assert file._file.has(range(2, 6)) or offset >= 14 * B
+        assert not file._file.present
+        file.detach()
+        large.detach()
+
+
 async def test_a_file_used_more_often_moves_in(tmp_path: Path) -> None:
     """Three uses while a pass goes on, and a newcomer is a resident though all residents live."""
     data = data_set(100)

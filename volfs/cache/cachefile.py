@@ -97,7 +97,7 @@ class CacheFile:
         self.guest_cost = 0  # what they take of `cost` ...
         self.resident_cost = 0  # ... and the others
         self.moves_in = False  # blocks that come now come to stay, though there is no place
-        self.ahead: set[int] = set()  # fetched ahead, and not read yet
+        self.ahead: dict[int, int] = {}  # fetched ahead and not read yet -> the clock then, oldest first
         self.passed = 0  # bytes read since somebody came, or since a pass over all of it
         self.whole_only = False  # somebody may have the local file open: it is never punched, it leaves whole
         self.users = 0

@@ -228,18 +228,20 @@ class Room:
         self, file: CacheFile | Row, queue: Queue, goal: int, victims: Victims, spare: bool
     ) -> tuple[int, CacheFile | None]:
         """Take the file, or blocks of it that are in the queue; what that frees, or a file to load first."""
-        shelf = self._shelf
+        shelf, queues = self._shelf, self._shelf.queues
         indivisible = not self._punches or file.whole_only
         whole = indivisible or file.cost <= max(goal, WHOLE_BYTES)
         if isinstance(file, Row):
             if not whole:
                 return 0, shelf.warm(file)
-            shelf.queues.left(file)
+            queues.left(file)
             shelf.discard(file.id, file.cost)
             return file.cost, None
         mixed = bool(file.guest_cost and file.resident_cost) and not indivisible
         if not file.users and whole and not mixed:
-            if file.id not in shelf.hot or file.pins or (spare and file.ahead):
+            if file.id not in shelf.hot or file.pins:
+                return 0, None
+            if spare and any(queues.is_ahead(file, number) for number in file.ahead):
                 return 0, None
             shelf.doom(file)
             return file.cost, None
@@ -252,7 +254,8 @@ class Room:
     def _take_blocks(self, file: CacheFile, queue: Queue, goal: int, victims: Victims, spare: bool) -> int:
         present, guests, pins = file.present or {}, file.guests, file.pins
         pool = guests if queue is Queue.GUESTS else (number for number in present if number not in guests)
-        free = (n for n in pool if n not in pins and not (spare and n in file.ahead))
+        is_ahead = self._shelf.queues.is_ahead
+        free = (n for n in pool if n not in pins and not (spare and is_ahead(file, n)))
         numbers = list(islice(free, -(-goal // BLOCK_BYTES)))
         if not numbers:
             return 0

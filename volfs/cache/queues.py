@@ -69,6 +69,19 @@ class Queues:
         self.recount(file)
         return True
 
+    # -- what is ahead ---------------------------------------------------------------
+
+    def fetch_ahead(self, file: CacheFile, blocks: range) -> None:
+        """The blocks are on their way, and nobody has asked for them yet."""
+        while file.ahead and not self.is_ahead(file, oldest := next(iter(file.ahead))):
+            del file.ahead[oldest]
+        file.ahead.update(dict.fromkeys(blocks, self.admission.clock))
+
+    def is_ahead(self, file: CacheFile, number: int) -> bool:
+        """Whether somebody will come for the block, it seems: not once as much as the cache was read."""
+        fetched = file.ahead.get(number)
+        return fetched is not None and self.admission.clock - fetched < self.admission.limit_bytes
+
     # -- what they take --------------------------------------------------------------
 
     def admit(self, file: CacheFile, blocks: range) -> None:

@@ -137,7 +137,8 @@ class CachedFile:
             return await self._through(extent, reader)
         traffic.shelf.touch(file, extent.size)
         if file.ahead:
-            file.ahead.difference_update(blocks_of(extent))
+            for number in blocks_of(extent):
+                file.ahead.pop(number, None)
         if file.fd >= 0 or (traffic.shelf.load_inline(file) and file.present and traffic.shelf.open(file)):
             view = file.peek(extent)
             if view is not None:
@@ -361,7 +362,7 @@ class CachedFile:
             self._ahead.appendleft((range(run.start, blocks.stop), reader))
             if not traffic.may_go_ahead(block_extent(run, self.size).size):
                 break
-            self._file.ahead.update(run)
+            traffic.shelf.queues.fetch_ahead(self._file, run)
             self._start(run, reader)
         if self._ahead and traffic.nursery is not None:
             traffic.waiting[self] = None
