@@ -17,6 +17,7 @@ from volfs.core.spans import block_count, cost_bytes
 from volfs.core.versions import Version
 
 K = 1 << 10
+U = 256 * K  # of reads of large files
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +101,7 @@ async def test_another_data_set_takes_over(tmp_path: Path) -> None:
 
 async def test_passes_over_one_large_file(tmp_path: Path) -> None:
     """B1b: of a file twice the cache the blocks that came first stay, whether it is opened anew or not."""
-    size = 96 * B
+    size = 96 * U
     source = Source(content(size))
     async with running(tmp_path, limit=size // 2) as cache:
         file = cache.attach(source.version, size)
@@ -110,19 +111,19 @@ async def test_passes_over_one_large_file(tmp_path: Path) -> None:
                 file = cache.attach(source.version, size)
             source.fetched.clear()
             cursor = Readahead()
-            for offset in range(0, size, B):
-                assert bytes(await file.read(offset, B, source, cursor)) == source.data[offset : offset + B]
+            for offset in range(0, size, U):
+                assert bytes(await file.read(offset, U, source, cursor)) == source.data[offset : offset + U]
                 await settled(cache)
                 assert allocated(tmp_path) <= size // 2
             assert max(source.fetched.values()) == 1  # nothing is thrown away before it is read
-        assert len(source.fetched) <= 96 * 0.6
+        assert len(source.fetched) <= block_count(size) * 0.6
         file.detach()
 
 
 async def test_what_is_ahead_is_read_before_it_leaves(tmp_path: Path) -> None:
     """Windows larger than the place of guests push residents out, not each other."""
-    old = data_set(60, size=B)
-    source = Source(content(64 * B), b"large")
+    old = data_set(60, size=U)
+    source = Source(content(64 * U), b"large")
     async with running(tmp_path, limit=cost_of(old) // 2) as cache:
         for _ in range(3):
             await read_all(cache, old)
@@ -131,10 +132,10 @@ async def test_what_is_ahead_is_read_before_it_leaves(tmp_path: Path) -> None:
         file = cache.attach(source.version, len(source.data))
         cursor = Readahead()
         most = 0
-        for turn in range(0, 11 * B, B):
-            for start in range(0, len(source.data), 16 * B):
+        for turn in range(0, 11 * U, U):
+            for start in range(0, len(source.data), 16 * U):
                 offset = start + turn
-                assert bytes(await file.read(offset, B, source, cursor)) == source.data[offset : offset + B]
+                assert bytes(await file.read(offset, U, source, cursor)) == source.data[offset : offset + U]
                 await settled(cache)
                 most = max(most, len(file._file.ahead))
         assert most * B > cost_of(old) // 2 - queues.resident_bytes
@@ -145,19 +146,20 @@ async def test_what_is_ahead_is_read_before_it_leaves(tmp_path: Path) -> None:
 
 async def test_what_nobody_came_for_leaves(tmp_path: Path) -> None:
     """Blocks ahead of a reader that went elsewhere give way once as much as the cache was read."""
-    source, other = Source(content(16 * B), b"left"), Source(content(64 * B, seed=2), b"other")
-    async with running(tmp_path, limit=16 * B) as cache:
+    source, other = Source(content(16 * U), b"left"), Source(content(64 * U, seed=2), b"other")
+    async with running(tmp_path, limit=16 * U) as cache:
         file = cache.attach(source.version, len(source.data))
         cursor = Readahead()
-        for offset in (0, B):
-            await file.read(offset, B, source, cursor)
+        for offset in (0, U):
+            await file.read(offset, U, source, cursor)
         await settled(cache)
-        assert len(file._file.ahead) == 4
+        ahead = len(file._file.ahead)
+        assert ahead * B == M
         large = cache.attach(other.version, len(other.data))
-        for offset in range(0, 64 * B, B):
-            await large.read(offset, B, other)
+        for offset in range(0, 64 * U, U):
+            await large.read(offset, U, other)
             await settled(cache)
-            assert file._file.has(range(2, 6)) or offset >= 14 * B
+            assert len(file._file.present or ()) >= ahead or offset >= 14 * U
         assert not file._file.present
         file.detach()
         large.detach()

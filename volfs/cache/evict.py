@@ -79,6 +79,7 @@ class Room:
         self._overhead = overhead
         self._staged = staged
         self._fitted_bytes = math.inf  # what the disk had space for when it was full last, or more since
+        self._given_bytes = 0  # to a full disk
         self._tell()
         self._evicting = trio.Lock()
         self._paused_until_s = -math.inf  # nothing is kept until then
@@ -135,6 +136,11 @@ class Room:
 
     async def renew(self, size: int) -> None:
         """The disk is full for a block of `size` bytes: old blocks make way for the ones that come next."""
+        given = self._given_bytes
+        if self._evicting.locked():
+            async with self._evicting:  # the other blocks of this moment find the disk full as well
+                if self._given_bytes > given:
+                    return
         if not await self._give_up(size):
             self._pause()
 
@@ -143,7 +149,9 @@ class Room:
             return False
         self._fitted_bytes = self._shelf.used_bytes
         async with self._evicting:
-            return await self._evict(max(size, self._shelf.used_bytes // _STEP)) > 0
+            given = await self._evict(max(size, self._shelf.used_bytes // _STEP))
+            self._given_bytes += given
+            return given > 0
 
     def _pause(self) -> None:
         self._paused_until_s = trio.current_time() + _PAUSE_S
@@ -204,6 +212,8 @@ class Room:
                 )
                 file = guest if queue is Queue.GUESTS else resident
                 assert file is not None
+                if queue is Queue.RESIDENTS and guest is None and queues.admission.lives(_clock(file)):
+                    queues.admission.overflow(queues.guest_bytes)
                 freed, unloaded = self._take(file, queue, goal, victims, spare)
                 if unloaded is not None:
                     return goal, unloaded

@@ -368,6 +368,7 @@ class Shelf:
         else:
             self._complain(error)
             self._gone.update(batch.gone)
+            self.leaving.update(dict.fromkeys(batch.gone, 0))  # the index still has rows of them
         for file in files:
             if error is None:
                 file.saved = True

@@ -72,6 +72,9 @@ _GUESTS: Final = 32
 #: ... or more, for one file that comes and leaves whole: up to this part of the cache.
 _LARGEST: Final = 8
 
+#: ... or more, for what is fetched ahead: what had not place enough has it until so much of caches was read.
+_OVERFLOW: Final = 2
+
 #: The largest file lately is forgotten by half in 700 uses.
 _FADING: Final = 0.999
 
@@ -160,6 +163,8 @@ class Admission:
         self._whole_bytes = whole_bytes
         self.clock = clock  # bytes read so far, also by those before us
         self._largest = 0.0  # bytes of the largest file lately, or of the largest part
+        self._overflow = 0  # bytes of guests when they last had not place enough ...
+        self._overflowed = 0  # ... and when that was
         self._waits = _Waits()
         self._stamps = _Stamps()
         self._sample: OrderedDict[int, int] = OrderedDict()  # hash -> clock of the last use, oldest first
@@ -170,6 +175,12 @@ class Admission:
     def read(self, size: int) -> None:
         """So many bytes were read, of whatever file."""
         self.clock += size
+
+    def overflow(self, guest_bytes: int) -> None:
+        """Guests that take so much could not give, and a resident that lives had to."""
+        if guest_bytes >= self._overflow or self.clock - self._overflowed > _OVERFLOW * self.limit_bytes:
+            self._overflow = guest_bytes
+        self._overflowed = self.clock
 
     def use(self, key: int, size: int, last: int | None = None) -> int | None:
         """A file of `size` bytes is about to be read, kept or not; the bytes read since its last use but one.
@@ -219,11 +230,17 @@ class Admission:
         """What guests may take while the residents live."""
         return self.limit_bytes // _GUESTS
 
+    def lives(self, used: int) -> bool:
+        """Whether a file that was used last at that clock is waited for."""
+        return self.clock - used <= self.patience_bytes
+
     def has_place(self, resident_bytes: int, size: int) -> bool:
         """Whether there is place for `size` more bytes among residents that take so much."""
         # The largest file must find place beside them, or as a guest it would push a resident out.
         largest = min(max(size, int(self._largest)), self.limit_bytes // _LARGEST)
-        return resident_bytes + size + max(largest, self.guest_bytes) <= self.limit_bytes
+        recent = self.clock - self._overflowed < _OVERFLOW * self.limit_bytes
+        others = max(largest, self.guest_bytes, self._overflow if recent else 0)
+        return resident_bytes + size + others <= self.limit_bytes
 
     def displaces(self, span: int | None, resident: int) -> bool:
         """Whether a file is to take the place of a resident that was used last at that clock.
@@ -238,7 +255,7 @@ class Admission:
             return Queue.RESIDENTS if guest is None else Queue.GUESTS
         if not self.has_place(resident_bytes, 0):
             return Queue.RESIDENTS  # guests have moved in
-        if resident < guest and self.clock - resident > self.patience_bytes:
+        if resident < guest and not self.lives(resident):
             return Queue.RESIDENTS
         return Queue.GUESTS
 
