@@ -220,6 +220,31 @@ def test_who_gives() -> None:
     assert admission.gives(young, young - 1, 1 << 19) is Queue.GUESTS
 
 
+def test_place_for_what_is_ahead() -> None:
+    """What guests needed more than their share is theirs until the cache was read twice."""
+    admission = Admission(1 << 20)
+
+    assert admission.guest_bytes == 1 << 15
+    assert admission.has_place(31 << 15, 0)
+    admission.overflow(1 << 18)
+    admission.overflow(1 << 17)
+    assert admission.has_place(24 << 15, 0)
+    assert not admission.has_place((24 << 15) + 1, 0)
+    admission.read(2 << 20)
+    assert admission.has_place(31 << 15, 0)
+    admission.overflow(1 << 16)
+    assert admission.has_place(30 << 15, 0)
+
+
+def test_place_for_the_largest_file() -> None:
+    """A file that comes whole has place among guests, up to an eighth of the cache."""
+    admission = Admission(1 << 20, whole_bytes=1 << 16)
+    admission.use(1, 1 << 30)
+
+    assert admission.has_place(30 << 15, 0)
+    assert not admission.has_place((30 << 15) + 1, 0)
+
+
 def test_three_uses_within_half_the_idle_time() -> None:
     """That is what takes a resident's place; two uses, however close, do not."""
     admission = Admission(1 << 20)

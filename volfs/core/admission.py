@@ -178,7 +178,7 @@ class Admission:
 
     def overflow(self, guest_bytes: int) -> None:
         """Guests that take so much could not give, and a resident that lives had to."""
-        if guest_bytes >= self._overflow or self.clock - self._overflowed > _OVERFLOW * self.limit_bytes:
+        if guest_bytes >= self._overflow or self.clock - self._overflowed >= _OVERFLOW * self.limit_bytes:
             self._overflow = guest_bytes
         self._overflowed = self.clock
 
