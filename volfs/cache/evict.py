@@ -239,16 +239,16 @@ class Room:
     ) -> tuple[int, CacheFile | None]:
         """Take the file, or blocks of it that are in the queue; what that frees, or a file to load first."""
         shelf, queues = self._shelf, self._shelf.queues
-        indivisible = not self._punches or file.whole_only
-        whole = indivisible or file.cost <= max(goal, WHOLE_BYTES)
+        whole = not self._punches or file.cost <= max(goal, WHOLE_BYTES)
         if isinstance(file, Row):
             if not whole:
                 return 0, shelf.warm(file)
             queues.left(file)
             shelf.discard(file.id, file.cost)
             return file.cost, None
+        indivisible = not self._punches or file.whole_only
         mixed = bool(file.guest_cost and file.resident_cost) and not indivisible
-        if not file.users and whole and not mixed:
+        if not file.users and (whole or indivisible) and not mixed:
             if file.id not in shelf.hot or file.pins:
                 return 0, None
             if spare and any(queues.is_ahead(file, number) for number in file.ahead):

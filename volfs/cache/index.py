@@ -29,7 +29,7 @@ from volfs.core.versions import Version
 __all__ = ["GUEST", "Batch", "Index", "Row"]
 
 _APPLICATION: Final = 0x766F6C63  # "volc", in the header of the file
-_FORMAT: Final = 2
+_FORMAT: Final = 1
 
 #: `used` of a guest is less by so much: one index has both queues in their order, and guests come first.
 GUEST: Final = 1 << 62
@@ -41,8 +41,7 @@ CREATE TABLE file (
     version BLOB NOT NULL,
     size    INTEGER NOT NULL,     -- of the version, in bytes
     used    INTEGER NOT NULL,     -- bytes read of all files until its last use; a guest's less 2^62
-    cost    INTEGER NOT NULL,     -- bytes that its blocks take on the disk
-    whole   INTEGER NOT NULL      -- it leaves as a whole or not at all
+    cost    INTEGER NOT NULL      -- bytes that its blocks take on the disk
 );
 CREATE INDEX file_version ON file (version);
 CREATE INDEX file_used ON file (used);
@@ -70,7 +69,6 @@ class Row(NamedTuple):
     size: int
     used: int
     cost: int
-    whole_only: bool = False
 
     @property
     def is_guest(self) -> bool:
@@ -94,11 +92,6 @@ class Batch:
 
     def __bool__(self) -> bool:
         return bool(self.gone or self.emptied or self.lost or self.files or self.blocks)
-
-
-def _row(columns: tuple[int, bytes, int, int, int, int]) -> Row:
-    id_, version, size, used, cost, whole = columns
-    return Row(id_, Version(version), size, used, cost, bool(whole))
 
 
 def _signed(number: int) -> int:
@@ -155,7 +148,7 @@ class Index:
             os.replace(path, f"{path}.damaged")
 
     def totals(self) -> tuple[int, int, int, int]:
-        """Largest id, latest use, and the bytes that all cache files take, and the guests of them."""
+        """Largest id, latest use, the bytes that all cache files take, and what guests take of them."""
         query = f"""
             SELECT MAX(id), MAX(used + {GUEST} * (used < 0)), SUM(cost), SUM(cost * (used < 0)) FROM file
         """
@@ -164,23 +157,25 @@ class Index:
 
     def find(self, version: Version) -> list[Row]:
         """The cache files of a version, the latest first."""
-        query = "SELECT * FROM file WHERE version = ? ORDER BY id DESC"
-        return [_row(row) for row in self._reader.execute(query, (version,))]
+        query = "SELECT id, version, size, used, cost FROM file WHERE version = ? ORDER BY id DESC"
+        return [Row(*row) for row in self._reader.execute(query, (version,))]
 
     def oldest(self, *, guests: bool) -> Generator[Row]:
         """A queue, the one used longest ago first. Close the iterator before the next await."""
         sign = "<" if guests else ">="
-        cursor = self._reader.execute(f"SELECT * FROM file WHERE used {sign} 0 ORDER BY used, id")
+        query = f"SELECT id, version, size, used, cost FROM file WHERE used {sign} 0 ORDER BY used, id"
+        cursor = self._reader.execute(query)
         try:
             for row in cursor:
-                yield _row(row)
+                yield Row(*row)
         finally:
             cursor.close()
 
     def following(self, id: int) -> Row | None:  # noqa: A002 - it is the column's name
         """The file with the next larger id."""
-        row = self._reader.execute("SELECT * FROM file WHERE id > ? ORDER BY id LIMIT 1", (id,)).fetchone()
-        return None if row is None else _row(row)
+        query = "SELECT id, version, size, used, cost FROM file WHERE id > ? ORDER BY id LIMIT 1"
+        row = self._reader.execute(query, (id,)).fetchone()
+        return None if row is None else Row(*row)
 
     def has(self, id: int) -> bool:  # noqa: A002
         """Whether there is a row of the file."""
@@ -227,7 +222,7 @@ class Index:
             writer.executemany("DELETE FROM block WHERE file = ?", gone)
             writer.executemany("DELETE FROM block WHERE file = ?", [(id_,) for id_ in batch.emptied])
             writer.executemany("DELETE FROM block WHERE file = ? AND number = ?", batch.lost)
-            writer.executemany("INSERT OR REPLACE INTO file VALUES (?, ?, ?, ?, ?, ?)", batch.files)
+            writer.executemany("INSERT OR REPLACE INTO file VALUES (?, ?, ?, ?, ?)", batch.files)
             writer.executemany(
                 "INSERT OR REPLACE INTO block VALUES (?, ?, ?)",
                 [(id_, number, _signed(sum_)) for id_, number, sum_ in batch.blocks],

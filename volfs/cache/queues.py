@@ -105,7 +105,7 @@ class Queues:
 
     def warmed(self, file: CacheFile, row: Row) -> None:
         """The file is in memory from now on."""
-        file.used, file.is_guest, file.whole_only = row.clock, row.is_guest, row.whole_only
+        file.used, file.is_guest = row.clock, row.is_guest
         file.guest_cost, file.resident_cost = (row.cost, 0) if row.is_guest else (0, row.cost)
 
     def cooled(self, file: CacheFile) -> None:
@@ -127,4 +127,4 @@ class Queues:
     def row(self, file: CacheFile) -> Row:
         """What the index is to have of it."""
         used = file.used - GUEST if file.is_guest else file.used
-        return Row(file.id, file.version, file.size, used, file.cost, file.whole_only)
+        return Row(file.id, file.version, file.size, used, file.cost)
