@@ -181,6 +181,43 @@ async def test_a_file_used_more_often_moves_in(tmp_path: Path) -> None:
         assert not often.reads
 
 
+async def test_a_file_read_from_memory_moves_in(tmp_path: Path) -> None:
+    """Reads that its cache file had no part in are uses: when it comes, it comes to stay."""
+    data = data_set(100)
+    often = Source(content(40 * K, seed=999), b"often")
+    seldom = [Source(content(40 * K, seed=1000 + i), b"seldom%d" % i) for i in range(6)]
+    async with running(tmp_path, limit=cost_of(data) // 2) as cache:
+        queues = cache._shelf.queues
+        for _ in range(2):
+            await read_all(cache, data)
+        for start in range(0, 30, 10):
+            await read_all(cache, data[start : start + 10])
+            queues.served(often.version, 40 * K, 0, 30 * K)
+            queues.served(often.version, 40 * K, 30 * K, 10 * K)
+        for source in (*seldom, often):
+            (tmp_path / "staged").write_bytes(source.data)
+            await cache.adopt(source.version, 40 * K, tmp_path / "staged", sums_of(source.data))
+        await read_all(cache, data)
+        assert has(cache, often)
+        assert not has(cache, seldom[-1])
+
+
+async def test_files_that_are_wanted_displace_what_lives(tmp_path: Path) -> None:
+    """A set that somebody brings in on purpose is there whole, as long as another one would be waited for."""
+    data, wanted = data_set(100), data_set(40, "b")
+    async with running(tmp_path, limit=cost_of(data) // 2) as cache:
+        for _ in range(2):
+            await read_all(cache, data)
+        for source in wanted:
+            file = cache.attach(source.version, len(source.data))
+            cache._shelf.queues.invite(file._file)
+            await file.read(0, len(source.data), source)
+            await settled(cache)
+            file.detach()
+        await read_all(cache, data)
+        assert all(has(cache, source) for source in wanted)
+
+
 async def test_a_written_file_leaves_before_what_is_read_again(tmp_path: Path) -> None:
     """Its bytes took the place of others while they were staged; committed, they are guests."""
     data, written = data_set(100, size=96 * K), content(2 * M, seed=9)

@@ -16,14 +16,19 @@ counted. `resident_bytes` likewise.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final
 
 from volfs.cache.cachefile import CacheFile
 from volfs.cache.index import GUEST, Row
 from volfs.core.admission import Admission
 from volfs.core.spans import block_count, cost_bytes
+from volfs.core.versions import Version
 
 __all__ = ["WHOLE_BYTES", "Queues"]
+
+#: Files that were read and are to come as residents: it takes them a moment, not minutes.
+_MOVERS: Final = 1024
 
 #: Up to this size an unused file goes whole: finding out what it has costs more than it saves.
 WHOLE_BYTES: Final = 8 << 20
@@ -36,6 +41,7 @@ class Queues:
         self.admission = Admission(0, max(1, clock), WHOLE_BYTES)  # `evict` says what the limit is
         self.resident_bytes = resident_bytes
         self.guest_bytes = guest_bytes
+        self._movers: OrderedDict[Version, None] = OrderedDict()  # those that come as residents
         self.oldest = 0  # clock of the last use of the resident that gives next, when somebody looked last
 
     # -- uses ------------------------------------------------------------------------
@@ -48,6 +54,7 @@ class Queues:
     def read(self, file: CacheFile, size: int) -> bool:
         """So many bytes of it are read; whether that made its guests residents."""
         self.admission.read(size)
+        file.used = self.admission.clock
         file.passed += size
         # Open all the time, and read from the start again: more than once, for the kernel's disorder.
         if not size or 4 * file.passed < 5 * file.size:
@@ -55,19 +62,38 @@ class Queues:
         file.passed -= file.size
         return self._note(file)
 
+    def served(self, version: Version, size: int, offset: int, count: int) -> None:
+        """So many bytes of a file were read from memory, past its cache file, which may come later."""
+        if not offset and self.admission.displaces(self.admission.use(hash(version), size), self.oldest):
+            self._movers[version] = None
+            while len(self._movers) > _MOVERS:
+                self._movers.popitem(last=False)
+        self.admission.read(count)
+
+    def invite(self, file: CacheFile) -> bool:
+        """Somebody wants the file here, whatever else is: all that comes stays; whether it had guests."""
+        file.moves_in = True
+        was_guest = bool(file.guest_cost)
+        self._move_in(file)
+        return was_guest
+
     def _note(self, file: CacheFile) -> bool:
         # Waits are counted from start to start; `used` is the end of the last reading.
         last = file.used - file.size if file.used and file.saved else None
         span = self.admission.use(hash(file.version), file.size, last)
-        file.moves_in = self.admission.displaces(span, self.oldest)
+        if span is not None:
+            file.moves_in = self.admission.displaces(span, self.oldest)
         if not file.is_guest:
             return False
         if not (file.moves_in or self.admission.has_place(self.resident_bytes, file.guest_cost)):
             return False
+        self._move_in(file)
+        return True
+
+    def _move_in(self, file: CacheFile) -> None:
         file.is_guest = False
         file.guests.clear()
         self.recount(file)
-        return True
 
     # -- what is ahead ---------------------------------------------------------------
 
@@ -87,8 +113,10 @@ class Queues:
     def admit(self, file: CacheFile, blocks: range) -> None:
         """The blocks have come: to stay, if there is place or the file is worth one. Recount it then."""
         file.used = file.used or self.admission.clock
+        moves_in = file.moves_in or file.version in self._movers
+        self._movers.pop(file.version, None)
         size = cost_bytes(len(blocks), block_count(file.size) - 1 in blocks, file.size)
-        if not (file.moves_in or self.admission.has_place(self.resident_bytes, size)):
+        if not (moves_in or self.admission.has_place(self.resident_bytes, size)):
             file.guests.update(dict.fromkeys(blocks))
 
     def recount(self, file: CacheFile) -> None:
@@ -105,7 +133,7 @@ class Queues:
 
     def warmed(self, file: CacheFile, row: Row) -> None:
         """The file is in memory from now on."""
-        file.used, file.is_guest = row.clock, row.is_guest
+        file.used, file.cost, file.is_guest = row.clock, row.cost, row.is_guest
         file.guest_cost, file.resident_cost = (row.cost, 0) if row.is_guest else (0, row.cost)
 
     def cooled(self, file: CacheFile) -> None:

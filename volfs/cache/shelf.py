@@ -111,7 +111,6 @@ class Shelf:
 
     def _shelve(self, row: Row, *, saved: bool) -> CacheFile:
         file = CacheFile(row.id, row.version, row.size, path_of(self.blocks, row.id), saved=saved)
-        file.cost = row.cost
         self.queues.warmed(file, row)
         self.hot[row.id] = self._versions[row.version] = file
         return file
@@ -132,7 +131,6 @@ class Shelf:
         """So many bytes of it are read now."""
         if self.queues.read(file, size) and file.saved:
             self.mark(file)
-        file.used = self.queues.admission.clock
 
     def release(self, file: CacheFile) -> None:
         file.users -= 1
