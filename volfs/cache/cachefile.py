@@ -55,20 +55,27 @@ class CacheFile:
     """See the module. `present` maps blocks to checksums, oldest first; None until it is loaded."""
 
     __slots__ = (
+        "ahead",
         "changing",
         "cost",
         "doomed",
         "extra",
         "fd",
+        "guest_cost",
+        "guests",
         "id",
+        "is_guest",
         "leased",
         "leaving",
         "lost",
         "made",
+        "moves_in",
         "nowait",
+        "passed",
         "path",
         "pins",
         "present",
+        "resident_cost",
         "rewrite",
         "saved",
         "sealed",
@@ -96,8 +103,16 @@ class CacheFile:
         self.rewrite = False  # what the index has of it is to be replaced by what is present
         self.leaving: set[int] = set()  # being punched
         self.pins: dict[int, int] = {}  # block -> reads under way in threads
+        self.guests: dict[int, None] = {}  # present, and the next to leave, in the order in which they came
+        self.is_guest = False  # most of its blocks are
+        self.guest_cost = 0  # what they take of `cost` ...
+        self.resident_cost = 0  # ... and the others
+        self.moves_in = False  # blocks that come now come to stay, though there is no place
+        self.ahead: dict[int, int] = {}  # fetched ahead and not read yet -> the clock then, oldest first
+        self.passed = 0  # bytes read since somebody came, or since a pass over all of it
+        self.whole_only = False  # somebody may have the local file open: it is never punched, it leaves whole
         self.users = 0
-        self.used = 0
+        self.used = 0  # the clock of `Queues` after the last read
         self.cost = 0  # what the cache is charged for it
         self.extra = 0  # allocated beyond what its blocks explain
         self.doomed = False  # nobody will ask for this version again: goes when the last user does
@@ -116,6 +131,8 @@ class CacheFile:
         last = block_count(self.size)
         self.present = {number: sum_ for number, sum_ in blocks.items() if 0 <= number < last}
         self.unverified = set(self.present)
+        if self.is_guest:
+            self.guests = dict.fromkeys(self.present)
 
     def has(self, blocks: Iterable[int]) -> bool:
         return self.present is not None and all(number in self.present for number in blocks)
@@ -136,6 +153,17 @@ class CacheFile:
         # Also where the index has not heard of it: a batch that tells it may be on its way.
         self.unsaved.pop(number, None)
         self.lost.add(number)
+        self.guests.pop(number, None)
+
+    def lose(self) -> None:
+        """The local file is gone, and all blocks with it."""
+        self.present = {}
+        self.unverified.clear()
+        self.unsaved.clear()
+        self.guests.clear()
+        self.extra = 0
+        self.made = False
+        self.rewrite = True
 
     def worth(self) -> int:
         """The bytes that it takes on the disk, at most."""
@@ -144,6 +172,14 @@ class CacheFile:
         last = block_count(self.size) - 1
         has_last = last in self.present or last in self.leaving
         return cost_bytes(len(self.present) + len(self.leaving), has_last, self.size) + self.extra
+
+    def guest_worth(self) -> int:
+        """The part of it that its guests take; says anew whether they are most of its blocks."""
+        if self.present is None:
+            return self.cost if self.is_guest else 0
+        self.is_guest = 2 * len(self.guests) > len(self.present)
+        part = len(self.guests) * BLOCK_BYTES
+        return self.cost if len(self.guests) == len(self.present) else min(part, self.cost)
 
     def pin(self, blocks: range) -> None:
         for number in blocks:

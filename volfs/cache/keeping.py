@@ -73,5 +73,6 @@ async def _write(traffic: Traffic, file: CacheFile, blocks: range, data: memoryv
         file.changed(stamp_ns)
     crash.point("keep.written")
     file.add(blocks, sums)
+    shelf.queues.admit(file, blocks)
     shelf.recount(file)
     shelf.mark(file)

@@ -111,6 +111,7 @@ class CachedFile:
         if not self._attached:
             self._epoch += 1
             self._ahead.clear()
+            self._file.ahead.clear()
             self._traffic.waiting.pop(self, None)
             self._settle()
 
@@ -145,7 +146,10 @@ class CachedFile:
         kept = self.storable and traffic.room.limit_bytes >= BLOCK_BYTES
         if reader is not None and not kept and not self.complete:
             return await self._through(extent, reader)
-        traffic.shelf.touch(file)
+        traffic.shelf.touch(file, extent.size)
+        if file.ahead:
+            for number in blocks_of(extent):
+                file.ahead.pop(number, None)
         if file.fd >= 0 or (traffic.shelf.load_inline(file) and file.present and traffic.shelf.open(file)):
             view = file.peek(extent)
             if view is not None:
@@ -369,6 +373,7 @@ class CachedFile:
             self._ahead.appendleft((range(run.start, blocks.stop), reader))
             if not traffic.may_go_ahead(block_extent(run, self.size).size):
                 break
+            traffic.shelf.queues.fetch_ahead(self._file, run)
             self._start(run, reader)
         if self._ahead and traffic.nursery is not None:
             traffic.waiting[self] = None

@@ -73,7 +73,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 def _reconcile(index: Index, blocks: Path) -> None:
     """Remove files that the index does not know, rows without a file, and blocks without a row."""
-    rows = {row.id: row for row in index.oldest()}
+    rows = {row.id: row for guests in (True, False) for row in index.oldest(guests=guests)}
     batch = Batch()
     for folder in os.scandir(blocks):
         if not folder.is_dir(follow_symlinks=False):
