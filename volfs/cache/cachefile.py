@@ -110,7 +110,6 @@ class CacheFile:
         self.moves_in = False  # blocks that come now come to stay, though there is no place
         self.ahead: dict[int, int] = {}  # fetched ahead and not read yet -> the clock then, oldest first
         self.passed = 0  # bytes read since somebody came, or since a pass over all of it
-        self.whole_only = False  # somebody may have the local file open: it is never punched, it leaves whole
         self.users = 0
         self.used = 0  # the clock of `Queues` after the last read
         self.cost = 0  # what the cache is charged for it
@@ -162,7 +161,7 @@ class CacheFile:
         self.unsaved.clear()
         self.guests.clear()
         self.extra = 0
-        self.made = False
+        self.made = self.sealed = False  # whoever has the old one open keeps its bytes
         self.rewrite = True
 
     def worth(self) -> int:

@@ -154,6 +154,8 @@ class Contents:
         await self._shelf.load(file)
         if cost_bytes(block_count(file.size), bool(file.size), file.size) > self._room.limit_bytes:
             raise StoreError("the file is larger than the cache", errno=errno.ENOSPC)
+        if self._shelf.queues.invite(file):
+            self._shelf.mark(file)
         while not cached.complete:
             if file.sealed:
                 self._shelf.doom(file)
@@ -165,6 +167,7 @@ class Contents:
                 return
             if len(file.present or ()) <= present and is_current():
                 await self._ask_why(cached, reader, present)
+        self._shelf.touch(file, file.size)  # used now, and later than what was brought before it
 
     async def _ask_why(self, cached: CachedFile, reader: Reader, present: int) -> None:
         """Nothing more is present: fetch a block for somebody who waits for it, and see why."""
