@@ -43,6 +43,7 @@ SETTINGS: Final = {
     "store_timeout": "store_timeout_s",
     "stale_if_error": "stale_if_error_s",
     "drain_timeout": "drain_timeout_s",
+    "lease": "lease_s",
     "durable_close": "durable_close",
     "read_only": "read_only",
     "allow_other": "allow_other",
@@ -137,6 +138,8 @@ class MountConfig(BaseModel):
     stale_if_error_s: Annotated[Seconds, Field(ge=0, le=30 * 86400)] = 0.0
     #: B4: within Kubernetes' grace period of 30 s, with room for the unmount.
     drain_timeout_s: Annotated[Seconds, Field(ge=0, le=86400)] = 20.0
+    #: R6: ample time to open a path that was handed out; a client that crashed holds the file for no longer.
+    lease_s: Annotated[Seconds, Field(ge=1, le=86400)] = 60.0
     #: W5: whether close, too, survives a power cut.
     durable_close: Switch = False
     read_only: Switch = False
@@ -156,6 +159,7 @@ class MountConfig(BaseModel):
             f"--store-timeout={self.store_timeout_s!r}",
             f"--stale-if-error={self.stale_if_error_s!r}",
             f"--drain-timeout={self.drain_timeout_s!r}",
+            f"--lease={self.lease_s!r}",
             "--durable-close" if self.durable_close else "--no-durable-close",
             "--read-only" if self.read_only else "--no-read-only",
             "--allow-other" if self.allow_other else "--no-allow-other",

@@ -165,6 +165,7 @@ class _Daemon:
                 _MEMORY_BYTES,
                 staged=lambda: staging.allocated if staging is not None else 0,
                 databases=[config.cache_dir / "journal.db"],
+                lease_s=config.lease_s,
             )
         if staging is not None:
             self._recovery = Recovery(self._store, staging, journal)

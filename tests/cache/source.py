@@ -12,6 +12,7 @@ import trio
 import xxhash
 
 from volfs.cache.fill import BLOCK_BYTES, Cache
+from volfs.core.spans import block_count
 from volfs.core.versions import Version
 from volfs.errors import StoreError
 from volfs.store.base import Changes, Stat
@@ -123,6 +124,16 @@ async def warm(cache: Cache, source: Source) -> None:
         assert bytes(await file.read(offset, M, source)) == source.data[offset : offset + M]
         await settled(cache)
     file.detach()
+
+
+def has(cache: Cache, source: Source) -> bool:
+    """Whether all of it is kept; no use of it for those who decide what stays."""
+    file = cache._shelf.find(source.version, len(source.data))
+    cache._shelf.hold(file)
+    cache._shelf.load_inline(file)
+    complete = len(file.present or ()) == block_count(file.size)
+    cache._shelf.release(file)
+    return complete
 
 
 def staged_bytes(directory: Path) -> int:

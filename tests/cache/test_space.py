@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.disk import du, fill, needs_root, small_disk
 from volfs.cache.fill import BLOCK_BYTES as B
 from volfs.cache.fill import Cache, CachedFile
 from volfs.core.readahead import Readahead
+from volfs.core.spans import block_count
 from volfs.core.versions import Version
 
 
@@ -157,6 +159,18 @@ async def test_disk_smaller_than_the_limit(disk: Path) -> None:
     assert max(sources[5].fetched.values()) == 1
 
 
+async def test_passes_over_twice_the_disk(disk: Path) -> None:
+    """B1b: where the disk is the limit, what stays is judged by what it has space for."""
+    sources = [Source(content(M - 8192 * i, seed=i), b"v%d" % i) for i in range(44)]
+    blocks = sum(block_count(len(source.data)) for source in sources)
+    async with running(disk, limit=1 << 30) as cache:
+        for _ in range(3):
+            for source in sources:
+                await warm(cache, source)
+    fetched = sum(sum(source.fetched.values()) for source in sources)
+    assert fetched <= blocks * (1 + 2 * 0.7)
+
+
 async def test_full_disk_gives_way_to_a_writer(disk: Path) -> None:
     """A writer gets the space of clean blocks, readers do not take it first, and the cache fills again."""
     source = Source(content(12 * M))
@@ -182,6 +196,31 @@ async def test_full_disk_gives_way_to_a_writer(disk: Path) -> None:
         await kept(cache, file, source)
         file.detach()
     assert cache.corrupt_blocks == 0
+
+
+async def test_index_fails_while_files_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files whose rows could not be deleted have left once, not again each time that room is made."""
+    sources = [Source(content(M, seed=i), b"v%d" % i) for i in range(4)]
+    async with running(tmp_path) as cache:
+        for source in sources:
+            await warm(cache, source)
+        await cache._shelf.flush()
+        with monkeypatch.context() as broken:
+            broken.setattr(cache._shelf.index, "apply", _full)
+            await cache.evict_all()
+            await warm(cache, sources[0])
+            used = cache.used_bytes
+            await cache._room.shrink()
+            await cache._room._make_way(60 * M)
+            assert used == cache.used_bytes == cache._shelf.queues.resident_bytes >= allocated(tmp_path) >= M
+        await cache.evict_all()
+        queues = cache._shelf.queues
+        assert cache.used_bytes == queues.resident_bytes == queues.guest_bytes == allocated(tmp_path) == 0
+        assert cache._shelf.index.totals()[2] == 0
+
+
+def _full(batch: object) -> None:
+    raise sqlite3.OperationalError("database or disk is full")
 
 
 async def test_index_on_a_full_disk(disk: Path) -> None:

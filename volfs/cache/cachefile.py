@@ -7,13 +7,17 @@ A block is verified against its checksum when it is first read after it was
 loaded from the index, whenever its bytes may have come from the disk instead of
 the page cache, and after anybody but us has changed the file.
 
+A *sealed* file was handed out (`lease`): others may have it open for as long as they
+like. Its bytes are never written nor punched again; all that happens to it is that its
+name is removed. On the disk its mode says so, which a crash of the daemon survives.
+
 *Concurrency:* all state belongs to the trio thread. Functions that run in
 threads (`read_blocks`, `write_blocks`, `punch`) get a descriptor and bytes.
 Blocks under such a read are pinned, so that they are not punched meanwhile; a
 block that is being punched is in `leaving`, so that it is not written meanwhile.
 
 *Invariants* (once loaded): unsaved and unverified blocks are present; lost and
-leaving ones are not.
+leaving ones are not. The descriptor of a sealed file cannot write.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -30,11 +35,15 @@ import xxhash
 from volfs.core.spans import BLOCK_BYTES, Extent, block_count, block_extent, blocks_of, cost_bytes
 from volfs.core.versions import Version
 
-__all__ = ["CacheFile", "punch", "read_blocks", "write_blocks"]
+__all__ = ["CacheFile", "is_sealed", "punch", "read_blocks", "write_blocks"]
 
 #: The largest request of the kernel, and the rest of the blocks at its two ends. Every read that the page
 #: cache answers lands here and is replied from here: a fresh buffer costs as much as the copy itself.
 _SCRATCH: Final = memoryview(bytearray((1 << 20) + 2 * BLOCK_BYTES))
+
+#: Of a local file that we write, and of a sealed one: who reads it shall not write it by accident.
+_MODE: Final = 0o600
+_MODE_SEALED: Final = 0o400
 
 _PUNCH: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 
@@ -46,21 +55,30 @@ class CacheFile:
     """See the module. `present` maps blocks to checksums, oldest first; None until it is loaded."""
 
     __slots__ = (
+        "ahead",
         "changing",
         "cost",
         "doomed",
         "extra",
         "fd",
+        "guest_cost",
+        "guests",
         "id",
+        "is_guest",
+        "leased",
         "leaving",
         "lost",
         "made",
+        "moves_in",
         "nowait",
+        "passed",
         "path",
         "pins",
         "present",
+        "resident_cost",
         "rewrite",
         "saved",
+        "sealed",
         "size",
         "stamp_ns",
         "unsaved",
@@ -68,6 +86,7 @@ class CacheFile:
         "used",
         "users",
         "version",
+        "whole_only",
     )
 
     def __init__(self, id: int, version: Version, size: int, path: Path, *, saved: bool) -> None:  # noqa: A002
@@ -84,8 +103,15 @@ class CacheFile:
         self.rewrite = False  # what the index has of it is to be replaced by what is present
         self.leaving: set[int] = set()  # being punched
         self.pins: dict[int, int] = {}  # block -> reads under way in threads
+        self.guests: dict[int, None] = {}  # present, and the next to leave, in the order in which they came
+        self.is_guest = False  # most of its blocks are
+        self.guest_cost = 0  # what they take of `cost` ...
+        self.resident_cost = 0  # ... and the others
+        self.moves_in = False  # blocks that come now come to stay, though there is no place
+        self.ahead: dict[int, int] = {}  # fetched ahead and not read yet -> the clock then, oldest first
+        self.passed = 0  # bytes read since somebody came, or since a pass over all of it
         self.users = 0
-        self.used = 0
+        self.used = 0  # the clock of `Queues` after the last read
         self.cost = 0  # what the cache is charged for it
         self.extra = 0  # allocated beyond what its blocks explain
         self.doomed = False  # nobody will ask for this version again: goes when the last user does
@@ -93,6 +119,9 @@ class CacheFile:
         self.nowait = True
         self.changing = 0  # writes and punches under way
         self.stamp_ns = 0  # mtime after the last change that we made
+        self.leased = False  # one of its users is a lease
+        self.sealed = saved and is_sealed(path)
+        self.whole_only = self.sealed  # no block of it leaves alone
 
     # -- which blocks are present ------------------------------------------------
 
@@ -101,6 +130,8 @@ class CacheFile:
         last = block_count(self.size)
         self.present = {number: sum_ for number, sum_ in blocks.items() if 0 <= number < last}
         self.unverified = set(self.present)
+        if self.is_guest:
+            self.guests = dict.fromkeys(self.present)
 
     def has(self, blocks: Iterable[int]) -> bool:
         return self.present is not None and all(number in self.present for number in blocks)
@@ -121,6 +152,17 @@ class CacheFile:
         # Also where the index has not heard of it: a batch that tells it may be on its way.
         self.unsaved.pop(number, None)
         self.lost.add(number)
+        self.guests.pop(number, None)
+
+    def lose(self) -> None:
+        """The local file is gone, and all blocks with it."""
+        self.present = {}
+        self.unverified.clear()
+        self.unsaved.clear()
+        self.guests.clear()
+        self.extra = 0
+        self.made = self.sealed = False  # whoever has the old one open keeps its bytes
+        self.rewrite = True
 
     def worth(self) -> int:
         """The bytes that it takes on the disk, at most."""
@@ -129,6 +171,14 @@ class CacheFile:
         last = block_count(self.size) - 1
         has_last = last in self.present or last in self.leaving
         return cost_bytes(len(self.present) + len(self.leaving), has_last, self.size) + self.extra
+
+    def guest_worth(self) -> int:
+        """The part of it that its guests take; says anew whether they are most of its blocks."""
+        if self.present is None:
+            return self.cost if self.is_guest else 0
+        self.is_guest = 2 * len(self.guests) > len(self.present)
+        part = len(self.guests) * BLOCK_BYTES
+        return self.cost if len(self.guests) == len(self.present) else min(part, self.cost)
 
     def pin(self, blocks: range) -> None:
         for number in blocks:
@@ -147,13 +197,13 @@ class CacheFile:
         """Open the local file unless it is open. OSError where it is gone or cannot be made."""
         if self.fd >= 0:
             return
-        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
-        if create:
+        flags = (os.O_RDONLY if self.sealed else os.O_RDWR) | os.O_NOFOLLOW | os.O_CLOEXEC
+        if create and not self.sealed:
             flags |= os.O_CREAT
             if not self.made:
                 self.path.unlink(missing_ok=True)  # left by a daemon that was killed
                 flags |= os.O_EXCL
-        fd = os.open(self.path, flags, 0o600)
+        fd = os.open(self.path, flags, _MODE)
         self.made = True
         try:
             st = os.fstat(fd)
@@ -167,7 +217,24 @@ class CacheFile:
             os.close(fd)
             raise
         self.fd = fd
+        if self.present and self.stamp_ns and st.st_mtime_ns != self.stamp_ns:
+            self.unverified.update(self.present)  # somebody has written into our file while it was closed
         self.stamp_ns = st.st_mtime_ns
+
+    def seal(self) -> None:
+        """The file, which is open and complete, is handed out. OSError: it is not."""
+        opened = os.fstat(self.fd)
+        fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if os.fstat(fd).st_ino != opened.st_ino:
+                raise OSError(errno.ESTALE, "somebody has replaced our file")
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+            os.fchmod(fd, _MODE_SEALED)
+            # The number stays: threads may read by it at this moment.
+            os.dup2(fd, self.fd, inheritable=False)
+        finally:
+            os.close(fd)
+        self.sealed = self.whole_only = True
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -191,16 +258,20 @@ class CacheFile:
         for number in blocks:
             if number not in present:
                 return None
-        if not self.changing:
-            stamp_ns = os.fstat(self.fd).st_mtime_ns
-            if stamp_ns != self.stamp_ns:  # somebody has written into our file
-                self.unverified.update(present)
-                self.stamp_ns = stamp_ns
+        self.look()
         if self.unverified and not self.unverified.isdisjoint(blocks):
             return self._peek_and_verify(extent, blocks)
         if extent.size > len(_SCRATCH) or not self._read_nowait(extent, blocks):
             return None
         return _SCRATCH[: extent.size]
+
+    def look(self) -> None:
+        """Whether somebody has written into our file, which is open: then nothing of it is believed."""
+        if not self.changing:
+            stamp_ns = os.fstat(self.fd).st_mtime_ns
+            if stamp_ns != self.stamp_ns:
+                self.unverified.update(self.present or ())
+                self.stamp_ns = stamp_ns
 
     def _peek_and_verify(self, extent: Extent, blocks: range) -> memoryview | None:
         assert self.present is not None
@@ -227,6 +298,14 @@ class CacheFile:
                 return False
         # The attempt makes the kernel read from the disk, and the next one finds the pages.
         self.unverified.update(blocks)
+        return False
+
+
+def is_sealed(path: Path | str) -> bool:
+    """Whether the local file is one that was sealed; no error if there is none."""
+    try:
+        return not os.stat(path, follow_symlinks=False).st_mode & stat.S_IWUSR
+    except OSError:
         return False
 
 

@@ -135,6 +135,9 @@ class Mend:
     def bloated(self, file: CacheFile) -> bool:
         if not self._shelf.open(file):
             return True
+        if file.sealed:
+            self._shelf.doom(file)
+            return True
         try:
             file.stamp_ns = max(file.stamp_ns, trim(file.fd, file.size, sorted(file.present or ())))
         except OSError as error:

@@ -20,8 +20,10 @@ import trio
 
 from volfs.cache.cachefile import CacheFile
 from volfs.cache.check import CacheReport, Check, Look, Mend
+from volfs.cache.contents import Contents
 from volfs.cache.evict import DISK_FULL, Room
 from volfs.cache.flight import Traffic
+from volfs.cache.lease import Leases
 from volfs.cache.overhead import Overhead
 from volfs.cache.reading import CachedFile
 from volfs.cache.reconcile import can_punch, open_index
@@ -41,11 +43,13 @@ _FLUSH_S: Final = 1.0
 class Cache:
     """See the module."""
 
-    def __init__(self, shelf: Shelf, room: Room, memory_bytes: int) -> None:
+    def __init__(self, shelf: Shelf, room: Room, memory_bytes: int, lease_s: float) -> None:
         self._shelf = shelf
         self._room = room
         self._traffic = Traffic(shelf, room, memory_bytes)
         self._attached: dict[int, CachedFile] = {}
+        self.contents = Contents(shelf, room)
+        self.leases = Leases(shelf, room, lease_s)
 
     @classmethod
     def open(
@@ -56,13 +60,14 @@ class Cache:
         *,
         staged: Callable[[], int] = lambda: 0,
         databases: Iterable[Path] = (),
+        lease_s: float = 60.0,
     ) -> Cache:
         """The cache in an existing directory that no other process uses.
 
         `limit_bytes`: what cache files, the index, the `staged` bytes and others'
-        `databases` may take on the disk together. `memory_bytes`: what may be in memory between the store and
-        the disk, beyond the reads that wait for it. OSError or sqlite3.Error where the
-        directory is unusable.
+        `databases` may take on the disk together. `memory_bytes`: what may be in memory between the store
+        and the disk, beyond the reads that wait for it. `lease_s`: how long a file that is handed out
+        stays. OSError or sqlite3.Error where the directory is unusable.
         """
         index = open_index(directory)
         punches = can_punch(directory)
@@ -71,13 +76,14 @@ class Cache:
         shelf = Shelf(directory / "blocks", index)
         overhead = Overhead(directory, databases)
         room = Room(shelf, limit_bytes, punches=punches, overhead=overhead, staged=staged)
-        return cls(shelf, room, memory_bytes)
+        return cls(shelf, room, memory_bytes, lease_s)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled: flights, and news to the index. Without it, reads fetch for themselves."""
         async with trio.open_nursery() as nursery:
             self._traffic.nursery = nursery
             try:
+                nursery.start_soon(self.leases.run)
                 task_status.started()
                 await self._room.shrink()  # the limit may be smaller than at the last start
                 while True:
@@ -113,6 +119,10 @@ class Cache:
     def rekey(self, old: Version, new: Version) -> None:
         """The bytes of `old` have a new version: our own change of attributes."""
         self._shelf.rekey(old, new)
+
+    def release(self, version: Version, size: int) -> bool:
+        """End the lease of a version's cache file; whether it had one."""
+        return self.leases.end(self._shelf.find(version, size))
 
     async def adopt(self, version: Version, size: int, staged: Path, sums: list[int]) -> None:
         """Take the file `staged`, on the same file system, as the complete cache file of a version.
@@ -166,6 +176,16 @@ class Cache:
     @property
     def limit_bytes(self) -> int:
         return self._room.total_bytes
+
+    @property
+    def room_bytes(self) -> int:
+        """What cache files may take now, beside staged files and the index."""
+        return self._room.limit_bytes
+
+    @property
+    def evicted_bytes(self) -> int:
+        """What has left since the start because room was needed."""
+        return self._room.evicted_bytes
 
     @property
     def hits(self) -> int:

@@ -26,10 +26,13 @@ from typing import Final, NamedTuple
 
 from volfs.core.versions import Version
 
-__all__ = ["Batch", "Index", "Row"]
+__all__ = ["GUEST", "Batch", "Index", "Row"]
 
 _APPLICATION: Final = 0x766F6C63  # "volc", in the header of the file
 _FORMAT: Final = 1
+
+#: `used` of a guest is less by so much: one index has both queues in their order, and guests come first.
+GUEST: Final = 1 << 62
 
 _SCHEMA: Final = f"""
 -- One cache file: the bytes of one version of one file.
@@ -37,7 +40,7 @@ CREATE TABLE file (
     id      INTEGER PRIMARY KEY,  -- also its name in blocks/
     version BLOB NOT NULL,
     size    INTEGER NOT NULL,     -- of the version, in bytes
-    used    INTEGER NOT NULL,     -- order of last use, larger is later
+    used    INTEGER NOT NULL,     -- bytes read of all files until its last use; a guest's less 2^62
     cost    INTEGER NOT NULL      -- bytes that its blocks take on the disk
 );
 CREATE INDEX file_version ON file (version);
@@ -66,6 +69,15 @@ class Row(NamedTuple):
     size: int
     used: int
     cost: int
+
+    @property
+    def is_guest(self) -> bool:
+        return self.used < 0
+
+    @property
+    def clock(self) -> int:
+        """Bytes that had been read of all files at its last use."""
+        return self.used + GUEST if self.used < 0 else self.used
 
 
 @dataclass(slots=True)
@@ -135,19 +147,24 @@ class Index:
         if path.exists():
             os.replace(path, f"{path}.damaged")
 
-    def totals(self) -> tuple[int, int, int]:
-        """Largest id, latest use, and the bytes that all cache files take."""
-        row = self._reader.execute("SELECT MAX(id), MAX(used), SUM(cost) FROM file").fetchone()
-        return row[0] or 0, row[1] or 0, row[2] or 0
+    def totals(self) -> tuple[int, int, int, int]:
+        """Largest id, latest use, the bytes that all cache files take, and what guests take of them."""
+        query = f"""
+            SELECT MAX(id), MAX(used + {GUEST} * (used < 0)), SUM(cost), SUM(cost * (used < 0)) FROM file
+        """
+        row = self._reader.execute(query).fetchone()
+        return row[0] or 0, row[1] or 0, row[2] or 0, row[3] or 0
 
     def find(self, version: Version) -> list[Row]:
         """The cache files of a version, the latest first."""
         query = "SELECT id, version, size, used, cost FROM file WHERE version = ? ORDER BY id DESC"
         return [Row(*row) for row in self._reader.execute(query, (version,))]
 
-    def oldest(self) -> Generator[Row]:
-        """All files, the one used longest ago first. Close the iterator before the next await."""
-        cursor = self._reader.execute("SELECT id, version, size, used, cost FROM file ORDER BY used, id")
+    def oldest(self, *, guests: bool) -> Generator[Row]:
+        """A queue, the one used longest ago first. Close the iterator before the next await."""
+        sign = "<" if guests else ">="
+        query = f"SELECT id, version, size, used, cost FROM file WHERE used {sign} 0 ORDER BY used, id"
+        cursor = self._reader.execute(query)
         try:
             for row in cursor:
                 yield Row(*row)

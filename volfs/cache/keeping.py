@@ -27,6 +27,11 @@ _NODE_BYTES: Final = 4096
 
 async def keep(traffic: Traffic, file: CacheFile, blocks: range, data: memoryview) -> None:
     """Write the blocks, if there is room and the disk keeps up with the store."""
+    if file.sealed:
+        traffic.shelf.doom(
+            file
+        )  # others have it open: what it lost is fetched into another file, at the next open
+        return
     if traffic.in_flight > traffic.memory_bytes:
         return
     last = block_count(file.size) - 1 in blocks
@@ -68,5 +73,6 @@ async def _write(traffic: Traffic, file: CacheFile, blocks: range, data: memoryv
         file.changed(stamp_ns)
     crash.point("keep.written")
     file.add(blocks, sums)
+    shelf.queues.admit(file, blocks)
     shelf.recount(file)
     shelf.mark(file)

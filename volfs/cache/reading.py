@@ -1,7 +1,6 @@
 """Reading one version through the cache: what is missing is fetched, once, and served from memory.
 
-It does not decide what leaves (`evict`), nor how far to fetch ahead
-(`core.readahead`).
+It does not decide what leaves (`evict`), nor how far to fetch ahead (`core.readahead`).
 
 A read that the page cache answers takes no thread and no await. Any other one
 starts a flight for each run of missing blocks that nobody fetches yet, joins
@@ -23,6 +22,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
+
+import trio
 
 from volfs.cache.cachefile import CacheFile, read_blocks
 from volfs.cache.flight import Flight, Traffic
@@ -60,6 +61,7 @@ class CachedFile:
         "_holds",
         "_left",
         "_parallel",
+        "_quiet",
         "_traffic",
         "size",
         "storable",
@@ -78,10 +80,15 @@ class CachedFile:
         self._flights: dict[int, Flight] = {}  # by each of their blocks
         self._parallel = 0
         self._ahead: deque[tuple[range, Reader]] = deque()
+        self._quiet = trio.Event()  # set once nothing is under way
 
     @property
     def version(self) -> Version:
         return self._file.version
+
+    @property
+    def local(self) -> CacheFile:
+        return self._file
 
     @property
     def complete(self) -> bool:
@@ -99,12 +106,12 @@ class CachedFile:
 
     def detach(self) -> None:
         """End one attachment. Readers that came with the last one are not used any more."""
-        if self._attached <= 0:
-            raise AssertionError("detached more often than attached")
+        assert self._attached > 0, "detached more often than attached"
         self._attached -= 1
         if not self._attached:
             self._epoch += 1
             self._ahead.clear()
+            self._file.ahead.clear()
             self._traffic.waiting.pop(self, None)
             self._settle()
 
@@ -113,8 +120,13 @@ class CachedFile:
         self._settle()
 
     def _settle(self) -> None:
+        self._hush()
         if not self._attached and not self._holds:
             self._left(self._file)
+
+    def _hush(self) -> None:
+        if not self._ahead and not self._flights:
+            self._quiet.set()
 
     # -- reading ---------------------------------------------------------------------
 
@@ -134,7 +146,10 @@ class CachedFile:
         kept = self.storable and traffic.room.limit_bytes >= BLOCK_BYTES
         if reader is not None and not kept and not self.complete:
             return await self._through(extent, reader)
-        traffic.shelf.touch(file)
+        traffic.shelf.touch(file, extent.size)
+        if file.ahead:
+            for number in blocks_of(extent):
+                file.ahead.pop(number, None)
         if file.fd >= 0 or (traffic.shelf.load_inline(file) and file.present and traffic.shelf.open(file)):
             view = file.peek(extent)
             if view is not None:
@@ -358,12 +373,31 @@ class CachedFile:
             self._ahead.appendleft((range(run.start, blocks.stop), reader))
             if not traffic.may_go_ahead(block_extent(run, self.size).size):
                 break
+            traffic.shelf.queues.fetch_ahead(self._file, run)
             self._start(run, reader)
         if self._ahead and traffic.nursery is not None:
             traffic.waiting[self] = None
         else:
             self._ahead.clear()
             traffic.waiting.pop(self, None)
+        self._hush()
+
+    async def fetch_rest(self, reader: Reader, until_s: float) -> None:
+        """Fetch what is missing into the cache file, for nobody who waits; begin nothing after that time."""
+        self._ahead.append((range(block_count(self.size)), reader))
+        self.pump()
+        with trio.move_on_at(until_s):
+            await self.landed()
+        self._ahead.clear()
+        self.pump()
+        await self.landed()
+
+    async def landed(self) -> None:
+        """Return when nothing is under way to the cache file, nor waits to be."""
+        while self._ahead or self._flights:
+            if self._quiet.is_set():
+                self._quiet = trio.Event()
+            await self._quiet.wait()
 
 
 def _overlap(a: Extent, b: Extent) -> Extent:

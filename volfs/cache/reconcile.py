@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from volfs import crash
-from volfs.cache.cachefile import punch
+from volfs.cache.cachefile import is_sealed, punch
 from volfs.cache.index import Batch, Index, Row
 from volfs.core.spans import block_count
 from volfs.telemetry import get_logger
@@ -73,7 +73,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 def _reconcile(index: Index, blocks: Path) -> None:
     """Remove files that the index does not know, rows without a file, and blocks without a row."""
-    rows = {row.id: row for row in index.oldest()}
+    rows = {row.id: row for guests in (True, False) for row in index.oldest(guests=guests)}
     batch = Batch()
     for folder in os.scandir(blocks):
         if not folder.is_dir(follow_symlinks=False):
@@ -86,7 +86,7 @@ def _reconcile(index: Index, blocks: Path) -> None:
             del rows[row.id]
             allocated = entry.stat(follow_symlinks=False).st_blocks * 512
             if allocated > row.cost + SLACK_BYTES:
-                cost = _punch_gaps(index, row, entry.path)
+                cost = None if is_sealed(entry.path) else _punch_gaps(index, row, entry.path)
                 if cost is None:
                     os.unlink(entry.path)
                     batch.gone.append(row.id)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, TypeVar
@@ -27,6 +26,7 @@ import trio
 from volfs import crash
 from volfs.cache.cachefile import CacheFile, punch
 from volfs.cache.index import Batch, Index, Row
+from volfs.cache.queues import Queues
 from volfs.cache.reconcile import path_of
 from volfs.core.spans import BLOCK_BYTES, runs
 from volfs.core.versions import Version
@@ -51,10 +51,11 @@ class Shelf:
     def __init__(self, blocks: Path, index: Index) -> None:
         self.index = index
         self.corrupt_blocks = 0
-        last_id, self._clock, self.used_bytes = index.totals()
+        last_id, clock, self.used_bytes, guest_bytes = index.totals()
+        self.queues = Queues(clock, self.used_bytes - guest_bytes, guest_bytes)
         self._next_id = last_id + 1
         self.blocks = blocks
-        self.hot: OrderedDict[int, CacheFile] = OrderedDict()  # the one used last at the end
+        self.hot: dict[int, CacheFile] = {}
         self.leaving: dict[int, int] = {}  # id -> cost of files to be unlinked
         self._versions: dict[Version, CacheFile] = {}
         self._dirty: dict[int, CacheFile] = {}
@@ -110,14 +111,14 @@ class Shelf:
 
     def _shelve(self, row: Row, *, saved: bool) -> CacheFile:
         file = CacheFile(row.id, row.version, row.size, path_of(self.blocks, row.id), saved=saved)
-        file.used, file.cost = row.used, row.cost
+        self.queues.warmed(file, row)
         self.hot[row.id] = self._versions[row.version] = file
-        self.hot.move_to_end(row.id, last=False)
         return file
 
     def use(self, file: CacheFile) -> None:
         """Keep the file in memory until `release`; it is the one used last now."""
         file.users += 1
+        self.queues.came(file)
         self.touch(file)
         if file.saved:
             self.mark(file)
@@ -126,14 +127,15 @@ class Shelf:
         """As `use`, for who only looks at it: that is no use that should keep it from leaving."""
         file.users += 1
 
-    def touch(self, file: CacheFile) -> None:
-        if file.used != self._clock or not file.used:
-            self._clock += 1
-            file.used = self._clock
-            self.hot.move_to_end(file.id)
+    def touch(self, file: CacheFile, size: int = 0) -> None:
+        """So many bytes of it are read now."""
+        if self.queues.read(file, size) and file.saved:
+            self.mark(file)
 
     def release(self, file: CacheFile) -> None:
         file.users -= 1
+        if file.leased and file.users == 1:
+            file.close()  # thousands may be leased
         self.settle(file)
 
     def settle(self, file: CacheFile) -> None:
@@ -152,6 +154,7 @@ class Shelf:
 
     def _cool(self, file: CacheFile) -> None:
         del self.hot[file.id]
+        self.queues.cooled(file)
         self._dirty.pop(file.id, None)
         if self._versions.get(file.version) is file:
             del self._versions[file.version]
@@ -214,6 +217,7 @@ class Shelf:
         # Believed after a look at the bytes: the sums were made while it was copied to the store.
         file.take(dict(enumerate(sums)))
         file.unsaved = dict(file.present or {})
+        self.queues.admit(file, range(len(file.unsaved)))
         file.extra = max(0, cost - file.worth())
         self.recount(file)
         self.touch(file)
@@ -226,6 +230,7 @@ class Shelf:
         cost = file.worth()
         self.used_bytes += cost - file.cost
         file.cost = cost
+        self.queues.recount(file)
 
     def mark(self, file: CacheFile) -> None:
         """The index has something to hear about the file."""
@@ -282,12 +287,7 @@ class Shelf:
             file.path.unlink(missing_ok=True)
         except OSError:
             pass  # nothing is charged for it now; the next start after a crash removes it
-        file.present = {}
-        file.unverified.clear()
-        file.unsaved.clear()
-        file.extra = 0
-        file.made = False
-        file.rewrite = True
+        file.lose()
         self.mark(file)
 
     def reject(self, file: CacheFile, numbers: Iterable[int]) -> None:
@@ -301,7 +301,7 @@ class Shelf:
         try:
             file.stamp_ns = max(file.stamp_ns, punch(file.fd, runs(bad, len(bad))))
         except OSError:
-            pass  # the block that is fetched next goes to the same place
+            pass  # the block that is fetched next goes to the same place; a sealed file makes way (`keep`)
         self.mark(file)
         self.recount(file)
 
@@ -324,7 +324,7 @@ class Shelf:
         batch = Batch(gone=list(self._gone))
         files = [file for file in self._dirty.values() if not file.doomed]
         for file in files:
-            batch.files.append(Row(file.id, file.version, file.size, file.used, file.cost))
+            batch.files.append(self.queues.row(file))
             if file.rewrite:
                 batch.emptied.append(file.id)
                 batch.blocks.extend((file.id, n, sum_) for n, sum_ in (file.present or {}).items())
@@ -368,6 +368,7 @@ class Shelf:
         else:
             self._complain(error)
             self._gone.update(batch.gone)
+            self.leaving.update(dict.fromkeys(batch.gone, 0))  # the index still has rows of them
         for file in files:
             if error is None:
                 file.saved = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from volfs import __version__
-from volfs.cli import commit, fsck, mount, recover, status, umount
+from volfs.cli import commit, evict, fsck, mount, recover, status, umount, warm
 
 __all__ = ["main"]
 
@@ -16,5 +16,14 @@ def main() -> None:
     """Shared storage at a path: cached, committed, kept fresh."""
 
 
-for _verb in (mount.mount, umount.umount, status.status, commit.commit, recover.recover, fsck.fsck):
+for _verb in (
+    mount.mount,
+    umount.umount,
+    status.status,
+    warm.warm,
+    evict.evict,
+    commit.commit,
+    recover.recover,
+    fsck.fsck,
+):
     main.add_command(_verb)

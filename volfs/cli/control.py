@@ -5,8 +5,9 @@ It knows the names of the control xattrs and nothing about what they mean.
 *Concurrency:* a system call on a hung FUSE mount cannot be interrupted, not even
 by SIGKILL once the daemon has the request, and a process does not end before all
 its threads do. So each call is made by a forked child, which is left behind when
-the deadline passes. The child shares no descriptor with us but one pipe, so that
-whoever reads our output does not wait for it either. The CLI has no threads.
+the deadline passes; `cli.bulk` has one child for many calls. The child shares no
+descriptor with us but one pipe, so that whoever reads our output does not wait for
+it either. The CLI has no threads.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from volfs.kernel import mounts
 
 __all__ = [
     "STATUS_DEADLINE_S",
+    "alone",
     "bounded",
     "commit",
     "is_dead",
@@ -132,14 +134,20 @@ def unmount(mountpoint: Path, *, lazy: bool, deadline_s: float) -> None:
     bounded(work, deadline_s)
 
 
+def alone(writing: int) -> int:
+    """Make this forked child share nothing with its parent but one descriptor; its number from now on."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nothing, standard)
+    kept = os.dup2(writing, 3) if writing != 3 else writing
+    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
+    return kept
+
+
 def _answer(work: Callable[[], bytes], writing: int) -> NoReturn:
     """The child: one call, one answer, no return."""
     try:
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for standard in (0, 1, 2):
-            os.dup2(nothing, standard)
-        kept = os.dup2(writing, 3) if writing != 3 else writing
-        os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
+        kept = alone(writing)
         try:
             answer = bytes(4) + work()
         except OSError as error:

@@ -63,6 +63,11 @@ _LOG_BYTES: Final = 10 << 20
     "--drain-timeout", metavar="S", help="How long commits may take when the daemon ends. [default: 20]"
 )
 @click.option(
+    "--lease",
+    metavar="S",
+    help="How long a cache file that was handed out is kept for its reader. [default: 60]",
+)
+@click.option(
     "--durable-close/--no-durable-close",
     default=None,
     help="Make close() survive a power cut, as fsync does. [default: no]",

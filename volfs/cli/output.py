@@ -7,12 +7,23 @@ from typing import Final, NoReturn
 
 import click
 
-__all__ = ["EXIT_FAILED", "EXIT_JOURNAL", "EXIT_USAGE", "fail", "one_line", "reason", "warn"]
+__all__ = [
+    "EXIT_FAILED",
+    "EXIT_INTERRUPTED",
+    "EXIT_JOURNAL",
+    "EXIT_USAGE",
+    "fail",
+    "one_line",
+    "reason",
+    "warn",
+]
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 #: Done, but bytes stay in the journal; the next mount of the same directories commits them.
 EXIT_JOURNAL: Final = 3
+#: As a shell says of a program that Ctrl-C ended.
+EXIT_INTERRUPTED: Final = 130
 
 
 def one_line(message: object) -> str:

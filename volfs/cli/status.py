@@ -73,6 +73,7 @@ def rows(mountpoint: Path, document: dict[str, Any]) -> list[tuple[str, str]]:
             ),
         ),
         ("cache", _cache(cache) if mode.get("cache") else "off: reads go straight to the backing"),
+        *_leases(document.get("leases") or {}),
         ("journal, log", str(document.get("cache_dir"))),
         ("waiting", _waiting(commit)),
         ("committed", _committed(commit)),
@@ -99,6 +100,11 @@ def _cache(cache: dict[str, Any]) -> str:
     )
     used, limit = size(cache.get("used_bytes", 0)), size(cache.get("limit_bytes", 0))
     return f"{used} of {limit}, {hits}{corrupt}"
+
+
+def _leases(leases: dict[str, Any]) -> list[tuple[str, str]]:
+    count = leases.get("count", 0)
+    return [("handed out", f"{count} files, {size(leases.get('bytes', 0))}")] if count else []
 
 
 def _waiting(commit: dict[str, Any]) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Protocol
 
 import trio
 
@@ -19,25 +19,35 @@ from volfs.fs.repairs import Repairs
 from volfs.fs.tree import Node
 from volfs.fs.volume import Volume
 
-__all__ = ["PREFIX", "Control"]
+__all__ = ["PREFIX", "Answers", "Control"]
 
 PREFIX = b"user.volfs."
 
 
+class Answers(Protocol):
+    """A part of the control plane that has attributes of its own."""
+
+    async def get(self, node: Node, name: bytes, uid: int) -> bytes | None: ...
+
+
 class Control:
-    """See the module. `about` adds what only the daemon knows; `refresh` looks at everything known."""
+    """See the module. `others`: parts that answer more names. `about` adds what only the daemon knows;
+    `refresh` looks at everything known.
+    """
 
     def __init__(
         self,
         volume: Volume,
         files: Files,
         repairs: Repairs,
+        others: Iterable[Answers],
         about: Callable[[], dict[str, Any]],
         refresh: Callable[[], Awaitable[None]],
     ) -> None:
         self._volume = volume
         self._files = files
         self._repairs = repairs
+        self._others = tuple(others)
         self._about = about
         self._refresh = refresh
 
@@ -50,10 +60,11 @@ class Control:
             await self._refresh()
             await self._volume.notifier.told()
             return b"done"
-        value = await self._repairs.get(node, name.removeprefix(PREFIX), uid)
-        if value is None:
-            raise StoreError("no such control", errno=errno.ENODATA)
-        return value
+        for part in (self._repairs, *self._others):
+            value = await part.get(node, name.removeprefix(PREFIX), uid)
+            if value is not None:
+                return value
+        raise StoreError("no such control", errno=errno.ENODATA)
 
     async def set(self, node: Node, name: bytes, value: bytes, uid: int) -> None:
         if name == PREFIX + b"commit":
@@ -109,6 +120,8 @@ class Control:
             "cache": {
                 "used_bytes": cache.used_bytes if cache is not None else 0,
                 "limit_bytes": cache.limit_bytes if cache is not None else 0,
+                "room_bytes": cache.room_bytes if cache is not None else 0,
+                "evicted_bytes": cache.evicted_bytes if cache is not None else 0,
                 "hits": hits,
                 "misses": misses,
                 "hit_ratio": hits / (hits + misses) if hits + misses else None,
@@ -122,6 +135,10 @@ class Control:
                 "failed": queue.failed,
                 "last_error": queue.last_error or (volume.recovery.last_error if volume.recovery else None),
                 **self._recovery(),
+            },
+            "leases": {
+                "count": len(cache.leases) if cache is not None else 0,
+                "bytes": cache.leases.bytes if cache is not None else 0,
             },
             "conflicts": volume.conflicts + (volume.recovery.conflicts if volume.recovery else 0),
             "errors": volume.errors,

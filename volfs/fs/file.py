@@ -123,6 +123,15 @@ class File:
         """Whether the cache has all of the current version, so that the store need not be opened."""
         return self.staged is None and self.volume.cache is not None and self._cached().complete
 
+    def content(self) -> CachedFile:
+        """What is read now, in the cache, which there is. It is another one once `cached` is."""
+        assert self.staged is None
+        if self.cached is not None and self.cached.local.doomed:
+            self._detach()  # nobody else will find it, though the version is the same
+        cached = self._cached()
+        cached.storable = cached.storable or not self.volume.racy(self.node.stat)
+        return cached
+
     def _cached(self) -> CachedFile:
         if self.cached is None:
             assert self.volume.cache is not None

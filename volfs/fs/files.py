@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -142,6 +142,18 @@ class Files:
             raise VersionChanged("the file was removed or replaced") from error
         if st is not None and node.epoch == epoch:
             volume.observe(node, st)
+
+    @asynccontextmanager
+    async def held(self, node: Node) -> AsyncIterator[File]:
+        """The file as an open finds it now (R1), without a handle; without names if that would fail."""
+        file = self._hold(node)
+        try:
+            await self._volume.look(node)
+            if node.stale_names or not file.complete():
+                await self._revalidate(node, file, force=False, second=False)
+            yield file
+        finally:
+            self._let_go(node)
 
     async def _with_room(self, file: File | None, size: int, action: Callable[[], Awaitable[T]]) -> T:
         """Do what needs so many bytes of the disk of the staged files. It may be done several times."""

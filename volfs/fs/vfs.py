@@ -20,11 +20,13 @@ from volfs.fs.attributes import Attributes
 from volfs.fs.changes import Changes as Watched
 from volfs.fs.control import PREFIX, Control
 from volfs.fs.files import Files, Opened
+from volfs.fs.handoff import Handoff
 from volfs.fs.listing import Listing
 from volfs.fs.names import Names
 from volfs.fs.repairs import Repairs
 from volfs.fs.tree import Node
 from volfs.fs.volume import Volume
+from volfs.fs.warming import Warming
 from volfs.store.base import Capacity, Changes, Owner, Stat
 
 __all__ = ["Caller", "Entry", "Vfs"]
@@ -56,7 +58,8 @@ class Vfs:
         self.attributes = Attributes(volume)
         self.changes = Watched(volume, self.names)
         self.repairs = Repairs(volume, self.changes.happened, about)
-        self.control = Control(volume, self.files, self.repairs, about, self.changes.everything)
+        parts = (Warming(volume, self.files), Handoff(volume, self.files))
+        self.control = Control(volume, self.files, self.repairs, parts, about, self.changes.everything)
         self._listings: dict[int, Listing] = {}
         self._last_listing = 0
 
