@@ -71,6 +71,11 @@ class Source:
         finally:
             self.at_once -= 1
 
+    async def read_into(self, buffer: memoryview, offset: int) -> tuple[int, Stat]:
+        data = await self.read(offset, min(len(buffer), max(0, len(self.data) - offset)))
+        buffer[: len(data)] = data
+        return len(data), replace(_STAT, size=len(self.data), version=self.version)
+
     async def stat(self) -> Stat:
         self._use()
         await trio.lowlevel.checkpoint()
@@ -111,8 +116,8 @@ async def running(directory: Path, limit: int = LIMIT, memory: int = 64 * M) -> 
 
 
 async def settled(cache: Cache) -> None:
-    """Wait until no flight is under way."""
-    while cache._traffic.in_flight:
+    """Wait until nothing is under way, from the store or to the disk."""
+    while cache._traffic.flying or cache._traffic.behind or cache._traffic.waiting:
         await trio.lowlevel.checkpoint()
 
 

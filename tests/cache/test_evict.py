@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cache.source import M, Source, allocated, cache_files, content, running, settled, sums_of, warm
-from volfs.cache.cachefile import read_blocks
+from volfs.cache.cachefile import read_into
 from volfs.cache.fill import BLOCK_BYTES as B
 from volfs.cache.fill import Cache, CachedFile
 from volfs.core.readahead import Readahead
-from volfs.core.spans import Extent, cost_bytes
+from volfs.core.spans import cost_bytes
 from volfs.core.versions import Version
 
 
@@ -73,7 +73,7 @@ async def test_limit_smaller_than_a_block(tmp_path: Path, limit: int) -> None:
 async def test_file_used_longest_ago_goes_first(tmp_path: Path) -> None:
     """A file that was read again stays longer than one that was not."""
     sources = [Source(content(M, seed=i), b"v%d" % i) for i in range(6)]
-    async with running(tmp_path, limit=4 * M + B) as cache:
+    async with running(tmp_path, limit=4 * M + M // 2) as cache:  # the index grows, too
         for source in sources[:4]:
             await warm(cache, source)
         await cache._shelf.flush()
@@ -202,22 +202,22 @@ async def test_eviction_races_with_reads(
 
 
 async def test_block_under_a_read_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block that a thread is reading without a checksum is not punched under it."""
+    """A block that a thread is reading is not punched under it."""
     source = Source(content(M))
     entered, release = threading.Event(), threading.Event()
     found = []
 
-    def slow(fd: int, extent: Extent) -> tuple[bytearray, list[int]]:
+    def slow(fd: int, data: memoryview, offset: int) -> list[int]:
         entered.set()
         assert release.wait(10)
-        return read_blocks(fd, extent)
+        return read_into(fd, data, offset)
 
     async with running(tmp_path) as cache:
         await warm(cache, source)
         file = cache.attach(source.version, M)
         await file.read(0, M, None)
         file._file.nowait = False  # as on tmpfs
-        monkeypatch.setattr("volfs.cache.reading.read_blocks", slow)
+        monkeypatch.setattr("volfs.cache.fetching.read_into", slow)
 
         async def read() -> None:
             found.append(bytes(await file.read(5, 10, None)))

@@ -75,6 +75,16 @@ class _FaultReader(_Door):
 
         return await self._pass("reader.read", self._path, whole, torn=half)
 
+    async def read_into(self, buffer: memoryview, offset: int) -> tuple[int, Stat]:
+        async def half() -> tuple[int, Stat]:
+            n, st = await self._inner.read_into(buffer, offset)
+            return n // 2, st
+
+        def whole() -> Awaitable[tuple[int, Stat]]:
+            return self._inner.read_into(buffer, offset)
+
+        return await self._pass("reader.read_into", self._path, whole, torn=half)
+
     async def stat(self) -> Stat:
         return await self._pass("reader.stat", self._path, self._inner.stat)
 

@@ -30,16 +30,32 @@ import xxhash
 from volfs.core.spans import BLOCK_BYTES, Extent, block_count, block_extent, blocks_of, cost_bytes
 from volfs.core.versions import Version
 
-__all__ = ["CacheFile", "punch", "read_blocks", "write_blocks"]
+__all__ = ["CacheFile", "punch", "read_blocks", "read_into", "write_blocks"]
 
 #: The largest request of the kernel, and the rest of the blocks at its two ends. Every read that the page
 #: cache answers lands here and is replied from here: a fresh buffer costs as much as the copy itself.
 _SCRATCH: Final = memoryview(bytearray((1 << 20) + 2 * BLOCK_BYTES))
 
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
 _PUNCH: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 
-_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+_libc = ctypes.CDLL(None, use_errno=True)
+_fallocate = _libc.fallocate
 _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+
+#: cachestat(2), Linux 6.5; the number is the same on all architectures.
+_SYS_CACHESTAT: Final = 451
+
+
+class _Range(ctypes.Structure):
+    _fields_ = (("offset", ctypes.c_uint64), ("size", ctypes.c_uint64))
+
+
+class _CacheStat(ctypes.Structure):
+    _fields_ = tuple(
+        (name, ctypes.c_uint64) for name in ("cached", "dirty", "writeback", "evicted", "evicted_lately")
+    )
 
 
 class CacheFile:
@@ -215,6 +231,17 @@ class CacheFile:
         start = extent.offset - whole.offset
         return _SCRATCH[start : start + extent.size]
 
+    def is_resident(self, blocks: range) -> bool:
+        """Whether memory has all of these present blocks, as far as the kernel tells."""
+        whole = block_extent(blocks, self.size)
+        found = _CacheStat()
+        where = _Range(*whole)
+        if self.fd < 0:
+            return False
+        if _libc.syscall(_SYS_CACHESTAT, self.fd, ctypes.byref(where), ctypes.byref(found), 0) != 0:
+            return self.unverified.isdisjoint(blocks)
+        return int(found.cached) * _PAGE >= whole.size
+
     def _read_nowait(self, extent: Extent, blocks: range) -> bool:
         try:
             if os.preadv(self.fd, [_SCRATCH[: extent.size]], extent.offset, os.RWF_NOWAIT) == extent.size:
@@ -234,17 +261,22 @@ def _sums(data: memoryview) -> list[int]:
     return [xxhash.xxh3_64_intdigest(data[i : i + BLOCK_BYTES]) for i in range(0, len(data), BLOCK_BYTES)]
 
 
+def read_into(fd: int, data: memoryview, offset: int) -> list[int]:
+    """Fill `data` with whole blocks: the checksum of each. What is missing is zeros."""
+    done = 0
+    while done < len(data):
+        got = os.preadv(fd, [data[done:]], offset + done)
+        if not got:
+            data[done:] = bytes(len(data) - done)  # somebody has cut our file: the checksum will not match
+            break
+        done += got
+    return _sums(data)
+
+
 def read_blocks(fd: int, extent: Extent) -> tuple[bytearray, list[int]]:
     """The bytes of whole blocks, and the checksum of each. What is missing is zeros."""
     data = bytearray(extent.size)
-    view = memoryview(data)
-    done = 0
-    while done < extent.size:
-        got = os.preadv(fd, [view[done:]], extent.offset + done)
-        if not got:
-            break  # somebody has cut our file: the checksum will not match
-        done += got
-    return data, _sums(view)
+    return data, read_into(fd, memoryview(data), extent.offset)
 
 
 def write_blocks(fd: int, offset: int, data: memoryview) -> tuple[list[int], int]:

@@ -38,7 +38,7 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
-#: A list of blocks up to this long (1 GiB of file) is read in the trio thread: under two milliseconds.
+#: A list of blocks up to this long (128 MiB of file) is read in the trio thread: under two milliseconds.
 INLINE_BYTES: Final = 4096 * BLOCK_BYTES
 
 #: So many changes are written without waiting for more.

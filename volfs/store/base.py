@@ -117,6 +117,15 @@ class Reader(Protocol):
         """
         ...
 
+    async def read_into(self, buffer: memoryview, offset: int) -> tuple[int, Stat]:
+        """Fill `buffer` from `offset` on: how many bytes, and the attributes of the open object after that.
+
+        Fewer than its length only at the end of the file. What was read is of the version that the
+        attributes tell, if it was so before. May go by another way than `read`, past every cache of the
+        store's client. The buffer may still be written to after a call that raised: do not use it again.
+        """
+        ...
+
     async def stat(self) -> Stat:
         """Attributes of the open object, now."""
         ...
