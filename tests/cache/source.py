@@ -74,11 +74,15 @@ class Source:
     async def read_into(self, buffer: memoryview, offset: int) -> tuple[int, Stat]:
         data = await self.read(offset, min(len(buffer), max(0, len(self.data) - offset)))
         buffer[: len(data)] = data
-        return len(data), replace(_STAT, size=len(self.data), version=self.version)
+        return len(data), self.attributes()
 
     async def stat(self) -> Stat:
         self._use()
         await trio.lowlevel.checkpoint()
+        return self.attributes()
+
+    def attributes(self) -> Stat:
+        """What `stat` answers."""
         return replace(_STAT, size=len(self.data), version=self.version)
 
     def _use(self) -> None:

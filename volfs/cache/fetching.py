@@ -312,7 +312,7 @@ class Fetching:
     def _next(self, wanted: _Wanted) -> tuple[range | None, Reader | None]:
         """The next blocks to be fetched, and the reader for them: None for those on the disk."""
         present = self._file.present or {}
-        most = min(_RUN, max(_RUN_LEAST, (wanted.stop - wanted.start) // 8))
+        most = min(_RUN, max(_RUN_LEAST, (wanted.stop - wanted.start) // 4))
         while wanted.start < wanted.stop:
             start = stop = wanted.start
             if start in self.flights:

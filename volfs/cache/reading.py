@@ -216,7 +216,8 @@ class CachedFile:
     async def landed(self) -> None:
         """Return when nothing is under way to the cache file, nor waits to be."""
         while not self._fetching.idle:
-            self._quiet = self._quiet or trio.Event()
+            if self._quiet is None:
+                self._quiet = trio.Event()
             await self._quiet.wait()
 
 
