@@ -59,6 +59,7 @@ class _Wanted:
     stop: int
     reader: Reader | None
     purpose: Purpose
+    run: int  # of one flight, at most
 
 
 class Fetching:
@@ -268,20 +269,16 @@ class Fetching:
         """Fetch these blocks ahead, as far as memory and the number of flights allow."""
         if self._traffic.nursery is None:
             return
+        # A small window is to be split among several flights. Whole MiB, so that few reads need two of them.
+        run = _RUN if len(blocks) >= 2 * _RUN else _RUN_LEAST
         for wanted in self._wanted:
             if wanted.start <= blocks.start <= wanted.stop and wanted.purpose is purpose:
                 wanted.stop = max(wanted.stop, blocks.stop)  # it is the same stream that goes on
-                wanted.reader = reader
+                wanted.reader, wanted.run = reader, run
                 break
         else:
-            self._wanted.append(_Wanted(blocks.start, blocks.stop, reader, purpose))
+            self._wanted.append(_Wanted(blocks.start, blocks.stop, reader, purpose, run))
         self.pump()
-
-    def pass_by(self, blocks: range) -> None:
-        """These blocks are being read: what is wanted ahead begins behind them."""
-        for wanted in self._wanted:
-            if wanted.purpose is Purpose.AHEAD and wanted.start <= blocks.start < wanted.stop:
-                wanted.start = min(blocks.stop, wanted.stop)
 
     def want_no_more(self) -> None:
         """Begin no more of what is wanted ahead."""
@@ -312,7 +309,6 @@ class Fetching:
     def _next(self, wanted: _Wanted) -> tuple[range | None, Reader | None]:
         """The next blocks to be fetched, and the reader for them: None for those on the disk."""
         present = self._file.present or {}
-        most = min(_RUN, max(_RUN_LEAST, (wanted.stop - wanted.start) // 4))
         while wanted.start < wanted.stop:
             start = stop = wanted.start
             if start in self.flights:
@@ -321,7 +317,7 @@ class Fetching:
             is_here = start in present
             while (
                 stop < wanted.stop
-                and stop - start < most
+                and stop - start < wanted.run
                 and stop not in self.flights
                 and (stop in present) is is_here
             ):

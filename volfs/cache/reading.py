@@ -201,7 +201,6 @@ class CachedFile:
     def _look_ahead(self, cursor: Readahead, extent: Extent, reader: Reader | None, *, waited: bool) -> None:
         window = self._traffic.window_bytes()
         wanted = cursor.advance(extent.offset, extent.size, self.size, waited, window)
-        self._fetching.pass_by(blocks_of(extent))
         if wanted is not None:
             self._fetching.want(blocks_of(wanted), reader, Purpose.AHEAD)
 
