@@ -148,6 +148,14 @@ def test_paths_follow_a_renamed_directory(tree: Tree) -> None:
     tree.check()
 
 
+def test_a_node_that_nobody_uses_may_turn_up_elsewhere(tree: Tree, released: list[Node]) -> None:
+    """It is the caller's from then on: it must not be given up because its old name goes."""
+    d = tree.bind(tree.root, b"d", stat_of(10, DIRECTORY))
+    assert tree.bind(tree.root, b"e", stat_of(10, DIRECTORY)) is d
+    assert (tree.known(b"e"), tree.known(b"d"), released) == (d, None, [])
+    tree.check()
+
+
 def test_a_rename_that_was_seen_before_it_was_told(tree: Tree) -> None:
     """Between the store's rename and ours somebody looks: the old name is gone, the new one there, or all."""
     for seen_old in (False, True):

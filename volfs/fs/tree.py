@@ -204,7 +204,7 @@ class Tree:
         self._name(parent, name, node)
         if len(node.names) > 1 and (node.is_dir or st.nlink == 1):
             for other in [key for key in node.names if key != (parent, name)]:
-                self.unbind(*other)
+                self._leave(node, *other)  # not `unbind`: even if nobody uses the node yet, the caller will
                 self.taken(*other, node)
         return node
 
