@@ -21,17 +21,17 @@ from volfs.cache.fill import Cache
 from volfs.cache.flight import Purpose
 from volfs.core.readahead import Readahead
 from volfs.core.spans import block_count
-from volfs.store.base import Stat
+from volfs.store.base import Filled
 
 
 class Quick(Source):
     """Answers at once, in the step in which it is asked."""
 
-    async def read_into(self, buffer: memoryview, offset: int) -> tuple[int, Stat]:
+    async def read_into(self, buffer: memoryview, offset: int) -> Filled:
         data = self.data[offset : offset + len(buffer)]
         buffer[: len(data)] = data
         self.fetched.update(range(offset // B, (offset + len(data) - 1) // B + 1))
-        return len(data), self.attributes()
+        return Filled(len(data), self.version, certain=True)
 
 
 async def test_memory_is_not_used_again_before_it_was_read(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from volfs.store.base import (
     Changes,
     DirectoryReader,
     Expected,
+    Filled,
     Observer,
     Owner,
     Reader,
@@ -75,12 +76,12 @@ class _FaultReader(_Door):
 
         return await self._pass("reader.read", self._path, whole, torn=half)
 
-    async def read_into(self, buffer: memoryview, offset: int) -> tuple[int, Stat]:
-        async def half() -> tuple[int, Stat]:
-            n, st = await self._inner.read_into(buffer, offset)
-            return n // 2, st
+    async def read_into(self, buffer: memoryview, offset: int) -> Filled:
+        async def half() -> Filled:
+            filled = await self._inner.read_into(buffer, offset)
+            return filled._replace(size=filled.size // 2)
 
-        def whole() -> Awaitable[tuple[int, Stat]]:
+        def whole() -> Awaitable[Filled]:
             return self._inner.read_into(buffer, offset)
 
         return await self._pass("reader.read_into", self._path, whole, torn=half)

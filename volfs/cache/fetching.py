@@ -13,9 +13,11 @@ is not touched once its attachment has ended: its owner closes it right then,
 and the descriptor's number may already be another file. `epoch` tells.
 
 *Invariants:* a block is in at most one flight; it is present if and only if that
-flight came from the cache file, until it is kept. Bytes are stored, and served,
-only if the open object had the version after they were read. A failing cache disk
-costs speed, never a read.
+flight came from the cache file, until it is kept. Bytes are stored, and fetched
+ahead, only if the open object had the version after they were read. Where that takes
+a second round trip, who waits for them has them before it, and from the answer on
+nobody reads on in a version that is gone. A failing cache disk costs speed, never a
+read.
 """
 
 from __future__ import annotations
@@ -25,11 +27,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+import trio
+
 from volfs.cache.cachefile import CacheFile, read_into
 from volfs.cache.flight import Flight, Purpose, Traffic
 from volfs.cache.keeping import keep
 from volfs.core.spans import BLOCK_BYTES, block_extent, runs
-from volfs.errors import VersionChanged
+from volfs.core.versions import Version
+from volfs.errors import VersionChanged, VolfsError
 from volfs.store.base import Reader
 from volfs.telemetry import get_logger
 
@@ -62,6 +67,17 @@ class _Wanted:
     run: int  # of one flight, at most
 
 
+class Question:
+    """Which version an open object has: asked once for all flights that landed before."""
+
+    __slots__ = ("answer", "lock", "reader")
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.lock = trio.Lock()
+        self.answer: Version | None = None
+
+
 class Fetching:
     """See the module. `freed` is called when a flight or a read has ended."""
 
@@ -69,8 +85,10 @@ class Fetching:
         "_file",
         "_flying",
         "_freed",
+        "_question",
         "_traffic",
         "_wanted",
+        "changed",
         "epoch",
         "flights",
         "holds",
@@ -79,6 +97,7 @@ class Fetching:
 
     def __init__(self, file: CacheFile, traffic: Traffic, freed: Callable[[], None]) -> None:
         self.storable = True
+        self.changed = False  # the open object has another version by now
         self.epoch = 0
         self.holds = 0  # reads and flights under way
         self.flights: dict[int, Flight] = {}  # by each of their blocks
@@ -87,6 +106,7 @@ class Fetching:
         self._freed = freed
         self._flying = 0
         self._wanted: deque[_Wanted] = deque()
+        self._question: Question | None = None
 
     @property
     def idle(self) -> bool:
@@ -164,6 +184,8 @@ class Fetching:
         try:
             try:
                 flight.data = await self._bring(flight)
+                if flight.purpose is not Purpose.READ and not await self._confirm(flight):
+                    flight.data = None
             except Exception as error:
                 if flight.epoch == self.epoch:
                     flight.error = error
@@ -182,9 +204,15 @@ class Fetching:
         flight.done.set()
         if flight.reader is None:
             self._file.unpin(flight.blocks)
-        self._flying -= 1
-        self._traffic.flying -= 1
-        self._traffic.pump()
+        self._arrive(flight)
+
+    def _arrive(self, flight: Flight) -> None:
+        """Its descriptor and thread are free for the next one."""
+        if not flight.arrived:
+            flight.arrived = True
+            self._flying -= 1
+            self._traffic.flying -= 1
+            self._traffic.pump()
 
     def _end(self, flight: Flight) -> None:
         for number in flight.blocks:
@@ -214,16 +242,39 @@ class Fetching:
         if flight.epoch != self.epoch:
             return None
         buffer = self._traffic.buffers.take(size)
-        n, st = await reader.read_into(buffer[: -(-size // _PAGE) * _PAGE], offset)
+        filled = await reader.read_into(buffer[: -(-size // _PAGE) * _PAGE], offset)
         flight.buffer = buffer  # not before: a call that raised may still write to it
+        self._arrive(flight)
         if flight.epoch != self.epoch:
             return None
         # Our own chmod may have given the same bytes a new version on the way (`rekey`).
-        if st.version not in (version, file.version):
+        if filled.version not in (version, file.version):
             raise VersionChanged("the file changed while it was read")
-        if n < size:
+        if filled.size < size:
             raise VersionChanged("the file is shorter than its version")
+        flight.confirmed = filled.certain
         return buffer[:size]
+
+    async def _confirm(self, flight: Flight) -> bool:
+        """Whether the bytes are of our version for certain; if not, nobody reads on in it."""
+        if flight.reader is None or flight.confirmed:
+            return True
+        question = self._question
+        if question is None or question.reader is not flight.reader:
+            # The answer must be younger than the bytes: who comes once it was asked needs another one.
+            question = self._question = Question(flight.reader)
+        version = self._file.version
+        async with question.lock:
+            if flight.epoch != self.epoch:
+                return False
+            if question.answer is None:
+                if self._question is question:
+                    self._question = None
+                question.answer = (await flight.reader.stat()).version
+        flight.confirmed = question.answer in (version, self._file.version)
+        if flight.epoch == self.epoch and not flight.confirmed:
+            self.changed = True
+        return flight.confirmed
 
     async def _load(self, flight: Flight) -> memoryview | None:
         """From the cache file, verified (R4); None if not all blocks are there and as they were written."""
@@ -252,6 +303,12 @@ class Fetching:
         Also what was kept: once more from the page cache would be one more copy.
         """
         traffic = self._traffic
+        try:
+            if not await self._confirm(flight):
+                return
+        except VolfsError as error:
+            log.debug("not kept: nobody knows which version it is of", error=str(error))
+            return
         if flight.reader is not None:
             size = len(data)
             if self.storable and (flight.purpose is Purpose.KEEP or traffic.may_keep(size)):

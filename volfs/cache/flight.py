@@ -9,7 +9,7 @@ await, and takes or copies them in the step in which `users` is lowered again.
 *Invariants:* a flight's `done` is set exactly once, with `data`, with `error`,
 or with neither: the fetch was given up, and who still wants the blocks starts
 again. `in_flight` is the sum of the sizes of all flights, `flying` the number of
-those that have not landed, `behind` what of them is on its way to the disk.
+those that have not arrived, `behind` what of them is on its way to the disk.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ class Flight:
     """A run of blocks on its way from the store to the cache file; or, without a reader, from that."""
 
     __slots__ = (
+        "arrived",
         "blocks",
         "buffer",
+        "confirmed",
         "data",
         "done",
         "epoch",
@@ -73,6 +75,8 @@ class Flight:
         self.done = trio.Event()
         self.read_out = trio.Event()  # its last byte was read, or nobody will come for it
         self.users = 0
+        self.arrived = False  # the bytes are in memory, whoever may have them
+        self.confirmed = False  # the store has said that they are of the version
         self.over = False
 
     def part(self, extent: Extent) -> memoryview:
@@ -106,8 +110,8 @@ class Traffic:
     hits: int = 0
     misses: int = 0
     buffers: Buffers = field(init=False)
+    lingering_bytes: int = 0  # of flights that are over but for a reader who may come
     _lingering: dict[Flight, None] = field(default_factory=dict)  # those that landed first come first
-    _lingering_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.buffers = Buffers(self.memory_bytes // 4)
@@ -133,9 +137,9 @@ class Traffic:
     async def linger(self, flight: Flight) -> None:
         """Hold the bytes of a flight until they were read, or too much of the memory is held like that."""
         self._lingering[flight] = None
-        self._lingering_bytes += flight.extent.size
+        self.lingering_bytes += flight.extent.size
         for first in list(self._lingering):
-            if self._lingering_bytes <= self._ahead_bytes // 2:
+            if self.lingering_bytes <= self._ahead_bytes // 2:
                 break
             self._forget(first)
         try:
@@ -146,7 +150,7 @@ class Traffic:
     def _forget(self, flight: Flight) -> None:
         if flight in self._lingering:
             del self._lingering[flight]
-            self._lingering_bytes -= flight.extent.size
+            self.lingering_bytes -= flight.extent.size
             flight.read_out.set()
 
     def pump(self) -> None:

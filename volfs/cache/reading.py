@@ -105,6 +105,9 @@ class CachedFile:
         if not extent.size:
             return b""
         traffic, file = self._traffic, self._file
+        if self._fetching.changed and reader is not None:
+            self._fetching.changed = False  # who looks and finds our version may read on
+            raise VersionChanged("the file has changed since it was read")
         kept = self.storable and traffic.room.limit_bytes >= BLOCK_BYTES
         if reader is not None and not kept and not self.complete:
             return await self._through(extent, reader)
@@ -130,9 +133,13 @@ class CachedFile:
         epoch = fetching.epoch
         self._traffic.misses += len(blocks_of(extent))
         buffer = buffers.take(extent.size)
-        n, st = await reader.read_into(buffer[: extent.size], extent.offset)
+        found, n = None, 0
+        filled = await reader.read_into(buffer[: extent.size], extent.offset)
+        if epoch == fetching.epoch:
+            n = filled.size
+            found = filled.version if filled.certain else (await reader.stat()).version
         buffers.give(buffer)  # it is not taken before the next await
-        if epoch != fetching.epoch or st.version not in (version, self.version):
+        if epoch != fetching.epoch or found not in (version, self.version):
             raise VersionChanged("the file changed while it was read")
         if n != extent.size:
             raise VersionChanged("the file is shorter than its version")

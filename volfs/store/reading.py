@@ -16,9 +16,10 @@ from typing import Protocol, TypeVar
 
 import trio
 
+from volfs.core.versions import Version
 from volfs.errors import StoreError, VersionChanged, from_os_error
 from volfs.store.attributes import apply_changes, to_stat
-from volfs.store.base import Changes, Observer, Stat
+from volfs.store.base import Changes, Filled, Observer, Stat
 from volfs.store.copying import clone_range
 from volfs.store.streams import WORTH_BYTES, StreamLimit, Streams, bypass_cache, fill, open_stream
 from volfs.store.uploading import copy_over
@@ -100,23 +101,19 @@ class FileReader:
             return None
         return view[:n]
 
-    async def read_into(self, buffer: memoryview, offset: int) -> tuple[int, Stat]:
-        done = self._fill_cached(buffer, offset) if self._nowait and not self._closing else None
-        if done is None:
-            done = await self._fill(buffer, offset)
-        self._store.read_bytes += done[0]
-        return done
+    async def read_into(self, buffer: memoryview, offset: int) -> Filled:
+        local = self._store.local
+        if self._nowait and len(buffer) <= len(_SCRATCH) and not self._closing:
+            view = self._read_cached(offset, len(buffer))
+            if view is not None:
+                buffer[: len(view)] = view
+                self._store.read_bytes += len(view)
+                return Filled(len(view), _fstat(self.fd).version, certain=local)
+        size, version = await self._fill(buffer, offset)
+        self._store.read_bytes += size
+        return Filled(size, version, certain=local)
 
-    def _fill_cached(self, buffer: memoryview, offset: int) -> tuple[int, Stat] | None:
-        if len(buffer) > len(_SCRATCH):
-            return None
-        view = self._read_cached(offset, len(buffer))
-        if view is None:
-            return None
-        buffer[: len(view)] = view
-        return len(view), _fstat(self.fd)
-
-    async def _fill(self, buffer: memoryview, offset: int) -> tuple[int, Stat]:
+    async def _fill(self, buffer: memoryview, offset: int) -> tuple[int, Version]:
         """In a thread, over a descriptor that no other call uses, as far as there may be more of them."""
         if self._closing:
             raise VersionChanged("the file was closed meanwhile")
@@ -136,7 +133,7 @@ class FileReader:
         self._users += 1
         return await self._store.call(fill, stream, buffer, offset, thread=True, ended=ended)
 
-    async def _fill_first(self, buffer: memoryview, offset: int) -> tuple[int, Stat]:
+    async def _fill_first(self, buffer: memoryview, offset: int) -> tuple[int, Version]:
         if not self._direct:
             self._direct = True
             bypass_cache(self.fd)

@@ -24,8 +24,8 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from volfs.store.attributes import to_stat
-from volfs.store.base import Stat
+from volfs.core.versions import Version
+from volfs.store.attributes import Stamped, version_of
 
 __all__ = ["StreamLimit", "Streams", "bypass_cache", "fill", "open_stream"]
 
@@ -40,9 +40,42 @@ WORTH_BYTES: Final = 256 << 10
 
 _AT_EMPTY_PATH: Final = 0x1000
 _AT_STATX_FORCE_SYNC: Final = 0x2000
-_STATX_BASIC_STATS: Final = 0x7FF
+
+#: Inode, size, mtime, ctime.
+_STATX_WANTED: Final = 0x100 | 0x200 | 0x40 | 0x80
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Time(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_int64), ("ns", ctypes.c_uint32), ("_spare", ctypes.c_int32))
+
+
+class _Attributes(ctypes.Structure):
+    """struct statx of the kernel's ABI, as far as it is of use here."""
+
+    _fields_ = (
+        ("_head", ctypes.c_uint8 * 32),
+        ("st_ino", ctypes.c_uint64),
+        ("st_size", ctypes.c_uint64),
+        ("_blocks", ctypes.c_uint64 * 2),
+        ("_times", _Time * 4),  # of access, birth, change, modification
+        ("_tail", ctypes.c_uint8 * 128),
+    )
+    st_ino: int
+    st_size: int
+
+    @property
+    def st_ctime_ns(self) -> int:
+        return _nanoseconds(self._times[2])
+
+    @property
+    def st_mtime_ns(self) -> int:
+        return _nanoseconds(self._times[3])
+
+
+def _nanoseconds(time: _Time) -> int:
+    return int(time.seconds) * 1_000_000_000 + int(time.ns)
 
 
 class StreamLimit:
@@ -140,13 +173,17 @@ def open_stream(fd: int) -> int:
     return stream
 
 
-def _refresh(fd: int) -> None:
-    """Make the kernel ask the server for the attributes, whatever it remembers."""
-    answer = ctypes.create_string_buffer(256)
-    flags = _AT_EMPTY_PATH | _AT_STATX_FORCE_SYNC
-    if _libc.statx(fd, b"", flags, _STATX_BASIC_STATS, answer) != 0:
+def _statx(fd: int, flags: int) -> _Attributes:
+    found = _Attributes()
+    if _libc.statx(fd, b"", _AT_EMPTY_PATH | flags, _STATX_WANTED, ctypes.byref(found)) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
+    return found
+
+
+def _refresh(fd: int) -> None:
+    """Make the kernel ask the server for the attributes, whatever it remembers."""
+    _statx(fd, _AT_STATX_FORCE_SYNC)
 
 
 def bypass_cache(fd: int) -> None:
@@ -157,8 +194,12 @@ def bypass_cache(fd: int) -> None:
         return
 
 
-def fill(fd: int, buffer: memoryview, offset: int) -> tuple[int, Stat]:
-    """In a thread: read up to the end of the buffer or the file. How many bytes, and the attributes after."""
+def fill(fd: int, buffer: memoryview, offset: int) -> tuple[int, Version]:
+    """In a thread: read up to the end of the buffer or the file. How many bytes, and the version after.
+
+    The version is what the kernel remembers, where it remembers attributes for a while. Not asked for is
+    the time of access: a read makes the kernel forget that, and to ask for it costs a round trip.
+    """
     done = 0
     while True:
         try:
@@ -171,7 +212,10 @@ def fill(fd: int, buffer: memoryview, offset: int) -> tuple[int, Stat]:
             fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
             continue
         done += n
-        st = os.fstat(fd)
+        try:
+            st: Stamped = _statx(fd, 0)
+        except OSError:
+            st = os.fstat(fd)  # a sandbox that knows no statx
         # A short read means the end of the file, or a signal.
         if not n or done == len(buffer) or offset + done >= st.st_size:
-            return done, to_stat(st)
+            return done, version_of(st)
