@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import random
 from collections import deque
@@ -15,7 +16,7 @@ import trio.testing
 from tests.cache.source import M, Source, cache_files, content, running, settled, warm
 from tests.disk import needs_root, small_disk
 from volfs.cache import fetching
-from volfs.cache.cachefile import CacheFile, read_into
+from volfs.cache.cachefile import CacheFile, read_direct, read_into
 from volfs.cache.fill import BLOCK_BYTES as B
 from volfs.cache.fill import Cache
 from volfs.cache.flight import Purpose
@@ -165,7 +166,7 @@ async def test_what_was_read_meanwhile_is_not_fetched_ahead(tmp_path: Path) -> N
         file.detach()
 
 
-def cold(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def cold(monkeypatch: pytest.MonkeyPatch, cached: int | None = None) -> list[int]:
     """The local disk as after a drop of the page cache: nothing is in memory. The sizes of its reads."""
     sizes: list[int] = []
     real = os.preadv
@@ -180,19 +181,30 @@ def cold(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return read_into(fd, data, offset)
 
     monkeypatch.setattr(os, "preadv", preadv)
+
+    def noted_direct(direct: int, fd: int, buffer: memoryview, size: int, offset: int) -> list[int]:
+        assert fcntl.fcntl(direct, fcntl.F_GETFL) & os.O_DIRECT
+        sizes.append(size)
+        return read_direct(direct, fd, buffer, size, offset)
+
     monkeypatch.setattr(CacheFile, "is_resident", lambda self, blocks: False)
+    monkeypatch.setattr(CacheFile, "_cached_bytes", lambda self, blocks: cached)
     monkeypatch.setattr(fetching, "read_into", noted)
+    monkeypatch.setattr(fetching, "read_direct", noted_direct)
     return sizes
 
 
+@pytest.mark.parametrize("cached", [0, None])
 @pytest.mark.parametrize("size", [128 << 10, M])
-async def test_cold_disk_is_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+async def test_cold_disk_is_read_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, cached: int | None
+) -> None:
     """A sequential reader of what only the disk has finds it in memory; no block is read from it twice."""
     source = Source(content(32 * M + 4321))
     async with running(tmp_path) as cache:
         await warm(cache, source)
     async with running(tmp_path) as cache:
-        sizes = cold(monkeypatch)
+        sizes = cold(monkeypatch, cached)
         file = cache.attach(source.version, len(source.data))
         cursor = Readahead()
         for offset in range(0, len(source.data), size):
@@ -206,7 +218,10 @@ async def test_cold_disk_is_read_ahead(tmp_path: Path, monkeypatch: pytest.Monke
     assert set(source.fetched.values()) == {1}
 
 
-async def test_damage_is_found_when_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cached", [0, None])
+async def test_damage_is_found_when_read_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached: int | None
+) -> None:
     """R4: bytes that come from the disk ahead of the reader are verified as all others."""
     source = Source(content(16 * M))
     async with running(tmp_path) as cache:
@@ -218,7 +233,7 @@ async def test_damage_is_found_when_read_ahead(tmp_path: Path, monkeypatch: pyte
             disk.seek(offset)
             disk.write(b"!!!!"[: 16 * M - offset])
     async with running(tmp_path) as cache:
-        cold(monkeypatch)
+        cold(monkeypatch, cached)
         file = cache.attach(source.version, 16 * M)
         cursor = Readahead()
         for offset in range(0, 16 * M, M):

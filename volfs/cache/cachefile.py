@@ -30,7 +30,7 @@ import xxhash
 from volfs.core.spans import BLOCK_BYTES, Extent, block_count, block_extent, blocks_of, cost_bytes
 from volfs.core.versions import Version
 
-__all__ = ["CacheFile", "punch", "read_blocks", "read_into", "write_blocks"]
+__all__ = ["CacheFile", "punch", "read_blocks", "read_direct", "read_into", "write_blocks"]
 
 #: The largest request of the kernel, and the rest of the blocks at its two ends. Every read that the page
 #: cache answers lands here and is replied from here: a fresh buffer costs as much as the copy itself.
@@ -62,6 +62,7 @@ class CacheFile:
     """See the module. `present` maps blocks to checksums, oldest first; None until it is loaded."""
 
     __slots__ = (
+        "_direct",
         "changing",
         "cost",
         "doomed",
@@ -105,7 +106,7 @@ class CacheFile:
         self.cost = 0  # what the cache is charged for it
         self.extra = 0  # allocated beyond what its blocks explain
         self.doomed = False  # nobody will ask for this version again: goes when the last user does
-        self.fd = -1
+        self.fd = self._direct = -1
         self.nowait = True
         self.changing = 0  # writes and punches under way
         self.stamp_ns = 0  # mtime after the last change that we made
@@ -186,9 +187,10 @@ class CacheFile:
         self.stamp_ns = st.st_mtime_ns
 
     def close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        for fd in (self.fd, self._direct):
+            if fd >= 0:
+                os.close(fd)
+        self.fd = self._direct = -1
 
     def changed(self, stamp_ns: int) -> None:
         """A write or punch that `changing` counted is done; its thread saw this mtime after it."""
@@ -233,14 +235,37 @@ class CacheFile:
 
     def is_resident(self, blocks: range) -> bool:
         """Whether memory has all of these present blocks, as far as the kernel tells."""
-        whole = block_extent(blocks, self.size)
-        found = _CacheStat()
-        where = _Range(*whole)
         if self.fd < 0:
             return False
+        cached = self._cached_bytes(blocks)
+        return self.unverified.isdisjoint(blocks) if cached is None else cached >= self._size_of(blocks)
+
+    def direct(self, blocks: range) -> int:
+        """The descriptor to read these blocks with, from the disk and ahead of their reader.
+
+        Where memory has none of them, one that goes past the page cache (O_DIRECT): the kernel is about to
+        have the bytes as pages of the mount, and twice would cost a copy and the memory.
+        """
+        if self._cached_bytes(blocks) != 0:
+            return self.fd
+        if self._direct < 0:
+            try:
+                flags = os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC
+                self._direct = os.open(f"/proc/self/fd/{self.fd}", flags)
+            except OSError:
+                return self.fd
+        return self._direct
+
+    def _cached_bytes(self, blocks: range) -> int | None:
+        """What the page cache has of the blocks, in whole pages; None: this kernel does not tell."""
+        found = _CacheStat()
+        where = _Range(*block_extent(blocks, self.size))
         if _libc.syscall(_SYS_CACHESTAT, self.fd, ctypes.byref(where), ctypes.byref(found), 0) != 0:
-            return self.unverified.isdisjoint(blocks)
-        return int(found.cached) * _PAGE >= whole.size
+            return None
+        return int(found.cached) * _PAGE
+
+    def _size_of(self, blocks: range) -> int:
+        return block_extent(blocks, self.size).size
 
     def _read_nowait(self, extent: Extent, blocks: range) -> bool:
         try:
@@ -259,6 +284,23 @@ class CacheFile:
 
 def _sums(data: memoryview) -> list[int]:
     return [xxhash.xxh3_64_intdigest(data[i : i + BLOCK_BYTES]) for i in range(0, len(data), BLOCK_BYTES)]
+
+
+def read_direct(direct: int, fd: int, buffer: memoryview, size: int, offset: int) -> list[int]:
+    """As `read_into` of `size` bytes past the page cache, with memory up to the end of a page."""
+    done = 0
+    try:
+        while done < size:
+            got = os.preadv(direct, [buffer[done:]], offset + done)
+            if not got:
+                break
+            done += got
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    if done < size:  # not with this offset or memory, or somebody has cut our file
+        return read_into(fd, buffer[:size], offset)
+    return _sums(buffer[:size])
 
 
 def read_into(fd: int, data: memoryview, offset: int) -> list[int]:

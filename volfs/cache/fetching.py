@@ -29,7 +29,7 @@ from typing import Final
 
 import trio
 
-from volfs.cache.cachefile import CacheFile, read_into
+from volfs.cache.cachefile import CacheFile, read_direct, read_into
 from volfs.cache.flight import Flight, Purpose, Traffic
 from volfs.cache.keeping import keep
 from volfs.core.spans import BLOCK_BYTES, block_extent, runs
@@ -281,10 +281,16 @@ class Fetching:
         file, shelf, (offset, size) = self._file, self._traffic.shelf, flight.extent
         if not file.has(flight.blocks) or not shelf.open(file):
             return None
-        flight.buffer = self._traffic.buffers.take(size)
-        data = flight.buffer[:size]
+        flight.buffer = buffer = self._traffic.buffers.take(size)
+        data = buffer[:size]
+        # A block that somebody waits for may be wanted again: its pages stay.
+        direct = file.direct(flight.blocks) if flight.purpose is Purpose.AHEAD else file.fd
         try:
-            sums = await shelf.thread(read_into, file.fd, data, offset)
+            if direct != file.fd:
+                whole = buffer[: -(-size // _PAGE) * _PAGE]
+                sums = await shelf.thread(read_direct, direct, file.fd, whole, size, offset)
+            else:
+                sums = await shelf.thread(read_into, file.fd, data, offset)
         except OSError as error:
             log.warning("a cache file cannot be read; fetching again", id=file.id, error=str(error))
             shelf.reject(file, flight.blocks)
@@ -294,7 +300,10 @@ class Fetching:
         if bad:
             shelf.reject(file, bad)
             return None
-        file.unverified.difference_update(flight.blocks)
+        if direct == file.fd:
+            file.unverified.difference_update(flight.blocks)
+        else:
+            file.unverified.update(flight.blocks)  # whose pages come from the disk once more
         return data
 
     async def _keep(self, flight: Flight, data: memoryview) -> None:
