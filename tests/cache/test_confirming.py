@@ -19,7 +19,7 @@ from volfs.store.base import Stat
 
 
 async def test_bytes_are_kept_once_the_store_has_confirmed_their_version(tmp_path: Path) -> None:
-    """R3: who waits has them after one round trip; the second one is for the cache file."""
+    """R3a: who waits has them after one round trip; the second one is for the cache file."""
     source = Source(content(4 * M))
     source.remembered = source.version
     asked, answer = trio.Event(), trio.Event()
@@ -43,7 +43,7 @@ async def test_bytes_are_kept_once_the_store_has_confirmed_their_version(tmp_pat
 
 
 async def test_a_change_that_the_client_does_not_know_yet(tmp_path: Path) -> None:
-    """R3: nothing of the new content is kept as the old, and the next read finds out."""
+    """R3a: nothing of the new content is kept as the old, and the next read finds out."""
     source = Source(content(4 * M))
     source.remembered = source.version
     async with running(tmp_path) as cache:
@@ -60,7 +60,7 @@ async def test_a_change_that_the_client_does_not_know_yet(tmp_path: Path) -> Non
 
 
 async def test_what_is_fetched_ahead_is_confirmed_before_it_is_served(tmp_path: Path) -> None:
-    """R3: nobody waited for it, so there is time for the second round trip, one for many flights."""
+    """R3a: nobody waited for it, so there is time for the second round trip, one for many flights."""
     source = Source(content(32 * M))
     source.remembered = source.version
     answer, served = trio.Event(), []
@@ -117,7 +117,7 @@ async def test_a_store_that_cannot_confirm(tmp_path: Path) -> None:
 
 
 async def test_a_racy_version_is_confirmed_before_it_is_served(tmp_path: Path) -> None:
-    """R3: a version that may have changed unseen is not believed on memory alone."""
+    """R3a: a version that may have changed unseen is not believed on memory alone."""
     source = Source(content(M))
     source.remembered = source.version
     async with running(tmp_path) as cache:

@@ -61,7 +61,7 @@ async def test_memory_is_not_used_again_before_it_was_read(tmp_path: Path) -> No
 async def test_a_disk_that_stands_still_costs_no_speed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What cannot be written in time is served from memory, fetched ahead and once, within the budget."""
+    """B2, R9a: what cannot be written in time is served from memory, fetched once, within the budget."""
     source = Source(content(48 * M))
     most = 0
     async with running(tmp_path, memory=16 * M) as cache:
@@ -87,7 +87,7 @@ async def test_a_disk_that_stands_still_costs_no_speed(
 
 
 async def test_nobody_comes_for_what_was_fetched_ahead(tmp_path: Path) -> None:
-    """Its memory is free again when the file is closed, and before that for others."""
+    """B2: its memory is free again when the file is closed, and before that for others."""
     sources = [Source(content(24 * M, seed=i), b"v%d" % i) for i in range(4)]
     async with running(tmp_path, limit=200 * M, memory=16 * M) as cache:
         files = []
@@ -199,7 +199,7 @@ def cold(monkeypatch: pytest.MonkeyPatch, cached: int | None = None) -> list[int
 async def test_cold_disk_is_read_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, cached: int | None
 ) -> None:
-    """A sequential reader of what only the disk has finds it in memory; no block is read from it twice."""
+    """R9a: a sequential reader of what only the disk has finds it in memory; no block is read twice."""
     source = Source(content(32 * M + 4321))
     async with running(tmp_path) as cache:
         await warm(cache, source)
@@ -244,7 +244,7 @@ async def test_damage_is_found_when_read_ahead(
 
 
 async def test_sixteen_readers_of_a_cold_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They share the reads of the disk, as they share those of the store."""
+    """R9: they share the reads of the disk, as they share those of the store."""
     source = Source(content(4 * M))
     async with running(tmp_path) as cache:
         await warm(cache, source)

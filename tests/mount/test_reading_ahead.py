@@ -38,7 +38,7 @@ def status(area: Area) -> dict[str, Any]:
 
 
 def test_two_handles_are_one_stream(area: Area, data: bytes) -> None:
-    """Pieces read in turn by two handles are fetched ahead as those of one: whose read it is says nothing."""
+    """R9: pieces read in turn by two handles are fetched ahead as those of one handle."""
     handles = [os.open(area.here / "big", os.O_RDONLY) for _ in range(2)]
     for fd in handles:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # the kernel shall not fetch ahead itself
@@ -51,7 +51,7 @@ def test_two_handles_are_one_stream(area: Area, data: bytes) -> None:
 
 
 def test_a_mapping_is_a_stream(area: Area, data: bytes) -> None:
-    """Page faults in order (safetensors, np.load) are fetched ahead."""
+    """R9: page faults in order (safetensors, np.load) are fetched ahead."""
     before = misses(area)
     with (area.here / "big").open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping:
         for offset in range(0, SIZE, 64 << 10):
@@ -60,7 +60,7 @@ def test_a_mapping_is_a_stream(area: Area, data: bytes) -> None:
 
 
 def test_random_reads_fetch_little(area: Area, data: bytes) -> None:
-    """100 reads of 4 KiB fetch 32 KiB each, and nothing beside."""
+    """R9: 100 reads of 4 KiB fetch 32 KiB each, and nothing beside."""
     rng = random.Random(3)
     with (area.here / "big").open("rb", buffering=0) as file:
         before = status(area)["store_read_bytes"]
@@ -71,7 +71,7 @@ def test_random_reads_fetch_little(area: Area, data: bytes) -> None:
 
 
 def test_valid_pages_cost_no_read(area: Area, data: bytes) -> None:
-    """A second epoch over data in the page cache asks for attributes and an open, never for bytes."""
+    """R9a: a second epoch over data in the page cache asks for attributes and an open, never for bytes."""
     assert (area.here / "big").read_bytes() == data
     before = status(area)["requests"]
     assert (area.here / "big").read_bytes() == data

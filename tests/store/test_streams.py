@@ -165,7 +165,7 @@ async def test_a_reader_closed_under_its_reads(
 async def test_another_file_behind_the_path(
     store: DirectoryStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """R3: a server that opens by path may open another object: its bytes come with its own version."""
+    """R3a: a server that opens by path may open another object: its bytes come with its own version."""
     (tmp_path / "new").write_bytes(b"x" * SIZE)
 
     def by_path(fd: int) -> int:
@@ -193,7 +193,7 @@ async def test_another_file_behind_the_path(
 async def test_a_stream_asks_the_server_for_attributes(
     store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R3: what the kernel remembers is of no use; where it cannot be made to ask, there is no stream."""
+    """R3a: what the kernel remembers is of no use; where it cannot be made to ask, there is no stream."""
     asked = []
     monkeypatch.setattr(streams, "_refresh", asked.append)
     reader = await opened(store, b"a")
