@@ -212,7 +212,7 @@ async def test_cold_disk_is_read_ahead(
             assert bytes(await file.read(offset, size, None, cursor)) == source.data[offset : offset + size]
         assert sum(sizes) == len(source.data)
         assert len(sizes) <= 40
-        assert max(sizes) == 2 * M
+        assert M <= max(sizes) <= 4 * M
         file.detach()
         assert cache.corrupt_blocks == 0
     assert set(source.fetched.values()) == {1}
@@ -331,7 +331,7 @@ async def test_end_of_the_service_with_flights_under_way(tmp_path: Path) -> None
         source.on_read = hang
         file._fetching.want(range(block_count(8 * M)), source, Purpose.AHEAD)
         await trio.testing.wait_all_tasks_blocked()
-        assert cache._traffic.flying == 4
+        assert cache._traffic.flying == 2
         nursery.cancel_scope.cancel()
     assert (cache._traffic.flying, cache._traffic.in_flight) == (0, 0)
     source.on_read = None

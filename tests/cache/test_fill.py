@@ -239,7 +239,7 @@ async def test_fetches_ahead_in_parallel(tmp_path: Path) -> None:
     async with running(tmp_path) as cache:
         file = cache.attach(source.version, 48 * M)
         source.on_read = hold
-        file._fetching.want(range(block_count(48 * M)), source, Purpose.KEEP)
+        file._fetching.want(range(block_count(48 * M)), source, Purpose.KEEP, M)
         await trio.testing.wait_all_tasks_blocked()
         assert source.at_once == 16
         release.set()

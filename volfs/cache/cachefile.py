@@ -62,7 +62,8 @@ class CacheFile:
     """See the module. `present` maps blocks to checksums, oldest first; None until it is loaded."""
 
     __slots__ = (
-        "_direct",
+        "_direct_in",
+        "_direct_out",
         "changing",
         "cost",
         "doomed",
@@ -106,7 +107,7 @@ class CacheFile:
         self.cost = 0  # what the cache is charged for it
         self.extra = 0  # allocated beyond what its blocks explain
         self.doomed = False  # nobody will ask for this version again: goes when the last user does
-        self.fd = self._direct = -1
+        self.fd = self._direct_in = self._direct_out = -1
         self.nowait = True
         self.changing = 0  # writes and punches under way
         self.stamp_ns = 0  # mtime after the last change that we made
@@ -187,10 +188,10 @@ class CacheFile:
         self.stamp_ns = st.st_mtime_ns
 
     def close(self) -> None:
-        for fd in (self.fd, self._direct):
+        for fd in (self.fd, self._direct_in, self._direct_out):
             if fd >= 0:
                 os.close(fd)
-        self.fd = self._direct = -1
+        self.fd = self._direct_in = self._direct_out = -1
 
     def changed(self, stamp_ns: int) -> None:
         """A write or punch that `changing` counted is done; its thread saw this mtime after it."""
@@ -240,7 +241,7 @@ class CacheFile:
         cached = self._cached_bytes(blocks)
         return self.unverified.isdisjoint(blocks) if cached is None else cached >= self._size_of(blocks)
 
-    def direct(self, blocks: range) -> int:
+    def direct_in(self, blocks: range) -> int:
         """The descriptor to read these blocks with, from the disk and ahead of their reader.
 
         Where memory has none of them, one that goes past the page cache (O_DIRECT): the kernel is about to
@@ -248,13 +249,21 @@ class CacheFile:
         """
         if self._cached_bytes(blocks) != 0:
             return self.fd
-        if self._direct < 0:
-            try:
-                flags = os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC
-                self._direct = os.open(f"/proc/self/fd/{self.fd}", flags)
-            except OSError:
-                return self.fd
-        return self._direct
+        if self._direct_in < 0:
+            self._direct_in = self._open_direct(os.O_RDONLY)
+        return self._direct_in if self._direct_in >= 0 else self.fd
+
+    def direct_out(self) -> int:
+        """The same for writing what is missing; the file is open. -1 where there is no such thing."""
+        if self._direct_out < 0:
+            self._direct_out = self._open_direct(os.O_WRONLY)
+        return self._direct_out
+
+    def _open_direct(self, flags: int) -> int:
+        try:
+            return os.open(f"/proc/self/fd/{self.fd}", flags | os.O_DIRECT | os.O_CLOEXEC)
+        except OSError:
+            return -1
 
     def _cached_bytes(self, blocks: range) -> int | None:
         """What the page cache has of the blocks, in whole pages; None: this kernel does not tell."""
@@ -321,9 +330,19 @@ def read_blocks(fd: int, extent: Extent) -> tuple[bytearray, list[int]]:
     return data, read_into(fd, memoryview(data), extent.offset)
 
 
-def write_blocks(fd: int, offset: int, data: memoryview) -> tuple[list[int], int]:
-    """Write whole blocks; their checksums, and the file's mtime after."""
+def write_blocks(fd: int, offset: int, data: memoryview, direct: int = -1) -> tuple[list[int], int]:
+    """Write whole blocks; their checksums, and the file's mtime after.
+
+    `direct`: a descriptor past the page cache, which saves most of the kernel's work; -1: through it.
+    """
     done = 0
+    if direct >= 0 and len(data) % _PAGE == 0:
+        try:
+            while done < len(data):
+                done += os.pwrite(direct, data[done:], offset + done)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # not with this offset or memory
+                raise
     while done < len(data):
         done += os.pwrite(fd, data[done:], offset + done)
     return _sums(data), os.fstat(fd).st_mtime_ns

@@ -27,13 +27,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-import trio
-
 from volfs.cache.cachefile import CacheFile, read_direct, read_into
+from volfs.cache.confirming import Confirmation
 from volfs.cache.flight import Flight, Purpose, Traffic
 from volfs.cache.keeping import keep
 from volfs.core.spans import BLOCK_BYTES, block_extent, runs
-from volfs.core.versions import Version
 from volfs.errors import VersionChanged, VolfsError
 from volfs.store.base import Reader
 from volfs.telemetry import get_logger
@@ -42,15 +40,17 @@ __all__ = ["Fetching"]
 
 log = get_logger(__name__)
 
-#: Blocks of one flight at most: 2 MiB. A round trip of 10 ms is then a third of the time at 100 MB/s, so that
-#: 16 of them at once have 1 GB/s; larger ones would hold more memory for the same.
-_RUN: Final = (2 << 20) // BLOCK_BYTES
+#: Blocks of one flight at most: 4 MiB, the work of which in Python is small beside that of the kernel.
+_RUN: Final = (4 << 20) // BLOCK_BYTES
 
-#: ... and at least, in a window that is still small: 1 MiB, the kernel's largest request.
-_RUN_LEAST: Final = (1 << 20) // BLOCK_BYTES
+#: Flights have whole MiB, the kernel's largest request, so that few reads need two of them.
+_MIB: Final = (1 << 20) // BLOCK_BYTES
 
 #: Flights of one file that have not landed, beyond which none begins that nobody waits for.
 _PARALLEL: Final = 16
+
+#: So much may wait for the disk while it is written directly: some 50 ms.
+_BEHIND_BYTES: Final = 48 << 20
 
 #: What O_DIRECT wants to be asked for a multiple of.
 _PAGE: Final = 4096
@@ -67,25 +67,14 @@ class _Wanted:
     run: int  # of one flight, at most
 
 
-class Question:
-    """Which version an open object has: asked once for all flights that landed before."""
-
-    __slots__ = ("answer", "lock", "reader")
-
-    def __init__(self, reader: Reader) -> None:
-        self.reader = reader
-        self.lock = trio.Lock()
-        self.answer: Version | None = None
-
-
 class Fetching:
     """See the module. `freed` is called when a flight or a read has ended."""
 
     __slots__ = (
+        "_confirmation",
         "_file",
         "_flying",
         "_freed",
-        "_question",
         "_traffic",
         "_wanted",
         "changed",
@@ -106,7 +95,7 @@ class Fetching:
         self._freed = freed
         self._flying = 0
         self._wanted: deque[_Wanted] = deque()
-        self._question: Question | None = None
+        self._confirmation = Confirmation()
 
     @property
     def idle(self) -> bool:
@@ -259,21 +248,13 @@ class Fetching:
         """Whether the bytes are of our version for certain; if not, nobody reads on in it."""
         if flight.reader is None or flight.confirmed:
             return True
-        question = self._question
-        if question is None or question.reader is not flight.reader:
-            # The answer must be younger than the bytes: who comes once it was asked needs another one.
-            question = self._question = Question(flight.reader)
-        version = self._file.version
-        async with question.lock:
-            if flight.epoch != self.epoch:
-                return False
-            if question.answer is None:
-                if self._question is question:
-                    self._question = None
-                question.answer = (await flight.reader.stat()).version
-        flight.confirmed = question.answer in (version, self._file.version)
-        if flight.epoch == self.epoch and not flight.confirmed:
-            self.changed = True
+        version, epoch = self._file.version, flight.epoch
+        found = await self._confirmation.version(flight.reader, lambda: epoch == self.epoch)
+        if epoch != self.epoch:
+            return False
+        # Our own chmod may have given the same bytes a new version on the way (`rekey`).
+        flight.confirmed = found in (version, self._file.version)
+        self.changed = self.changed or not flight.confirmed
         return flight.confirmed
 
     async def _load(self, flight: Flight) -> memoryview | None:
@@ -284,7 +265,7 @@ class Fetching:
         flight.buffer = buffer = self._traffic.buffers.take(size)
         data = buffer[:size]
         # A block that somebody waits for may be wanted again: its pages stay.
-        direct = file.direct(flight.blocks) if flight.purpose is Purpose.AHEAD else file.fd
+        direct = file.direct_in(flight.blocks) if flight.purpose is Purpose.AHEAD else file.fd
         try:
             if direct != file.fd:
                 whole = buffer[: -(-size // _PAGE) * _PAGE]
@@ -323,7 +304,10 @@ class Fetching:
             if self.storable and (flight.purpose is Purpose.KEEP or traffic.may_keep(size)):
                 traffic.behind += size
                 try:
-                    await keep(traffic, self._file, flight.blocks, data)
+                    async with traffic.writers:
+                        # A disk that falls behind gets it through the page cache, which is larger.
+                        direct = flight.purpose is Purpose.AHEAD and traffic.behind <= _BEHIND_BYTES
+                        await keep(traffic, self._file, flight.blocks, data, direct=direct)
                 finally:
                     traffic.behind -= size
         if flight.purpose is Purpose.AHEAD and flight.epoch == self.epoch:
@@ -331,12 +315,14 @@ class Fetching:
 
     # -- ahead -------------------------------------------------------------------------
 
-    def want(self, blocks: range, reader: Reader | None, purpose: Purpose) -> None:
-        """Fetch these blocks ahead, as far as memory and the number of flights allow."""
+    def want(
+        self, blocks: range, reader: Reader | None, purpose: Purpose, piece_bytes: int = _RUN * BLOCK_BYTES
+    ) -> None:
+        """Fetch these blocks ahead, about so many bytes a flight, as far as memory and threads allow."""
         if self._traffic.nursery is None:
             return
-        # A small window is to be split among several flights. Whole MiB, so that few reads need two of them.
-        run = _RUN if len(blocks) >= 2 * _RUN else _RUN_LEAST
+        piece = min(piece_bytes, self._traffic.piece_bytes) // BLOCK_BYTES
+        run = min(_RUN, max(_MIB, piece // _MIB * _MIB))
         for wanted in self._wanted:
             if wanted.start <= blocks.start <= wanted.stop and wanted.purpose is purpose:
                 wanted.stop = max(wanted.stop, blocks.stop)  # it is the same stream that goes on

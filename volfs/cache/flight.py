@@ -32,6 +32,9 @@ __all__ = ["Flight", "Purpose", "Traffic"]
 #: left serve those who wait.
 _FLYING: Final = 48
 
+#: Writes to the cache disk at once: more would take the threads that cached reads need.
+_WRITERS: Final = 4
+
 
 class Purpose(enum.Enum):
     """Why a flight was begun."""
@@ -110,6 +113,7 @@ class Traffic:
     hits: int = 0
     misses: int = 0
     buffers: Buffers = field(init=False)
+    writers: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(_WRITERS))
     lingering_bytes: int = 0  # of flights that are over but for a reader who may come
     _lingering: dict[Flight, None] = field(default_factory=dict)  # those that landed first come first
 
@@ -124,6 +128,11 @@ class Traffic:
     def may_go_ahead(self, size: int) -> bool:
         """Whether there is memory, and a thread, for one more flight that nobody waits for."""
         return self.flying < _FLYING and self.in_flight + size <= self._ahead_bytes
+
+    @property
+    def piece_bytes(self) -> int:
+        """The largest flight that leaves memory for some others."""
+        return self._ahead_bytes // 8
 
     def may_keep(self, size: int) -> bool:
         """Whether the disk keeps up with the store: else bytes are served, and not kept."""

@@ -25,8 +25,13 @@ log = get_logger(__name__)
 _NODE_BYTES: Final = 4096
 
 
-async def keep(traffic: Traffic, file: CacheFile, blocks: range, data: memoryview) -> None:
-    """Write the blocks, if there is room and the disk keeps up with the store."""
+async def keep(
+    traffic: Traffic, file: CacheFile, blocks: range, data: memoryview, *, direct: bool = False
+) -> None:
+    """Write the blocks, if there is room and the disk keeps up with the store.
+
+    `direct`: past the page cache. `data` is not used after this has returned.
+    """
     if traffic.in_flight > traffic.memory_bytes:
         return
     last = block_count(file.size) - 1 in blocks
@@ -35,7 +40,7 @@ async def keep(traffic: Traffic, file: CacheFile, blocks: range, data: memoryvie
         return
     full = False
     try:
-        await _write(traffic, file, blocks, data)
+        await _write(traffic, file, blocks, data, direct)
         traffic.failing = False
     except OSError as error:
         if not traffic.failing:
@@ -48,7 +53,7 @@ async def keep(traffic: Traffic, file: CacheFile, blocks: range, data: memoryvie
         await traffic.room.renew(cost)
 
 
-async def _write(traffic: Traffic, file: CacheFile, blocks: range, data: memoryview) -> None:
+async def _write(traffic: Traffic, file: CacheFile, blocks: range, data: memoryview, direct: bool) -> None:
     shelf = traffic.shelf
     if not file.leaving.isdisjoint(blocks):
         return  # punched at this moment
@@ -57,7 +62,8 @@ async def _write(traffic: Traffic, file: CacheFile, blocks: range, data: memoryv
     file.changing += 1
     stamp_ns = 0
     try:
-        sums, stamp_ns = await shelf.thread(write_blocks, file.fd, blocks.start * BLOCK_BYTES, data)
+        past = file.direct_out() if direct else -1
+        sums, stamp_ns = await shelf.thread(write_blocks, file.fd, blocks.start * BLOCK_BYTES, data, past)
     except OSError:
         try:
             stamp_ns = await shelf.thread(punch, file.fd, [blocks])

@@ -210,7 +210,7 @@ class CachedFile:
         window = self._traffic.window_bytes()
         wanted = cursor.advance(extent.offset, extent.size, self.size, waited, window)
         if wanted is not None:
-            self._fetching.want(blocks_of(wanted), reader, Purpose.AHEAD)
+            self._fetching.want(blocks_of(wanted), reader, Purpose.AHEAD, cursor.piece_bytes)
 
     async def fetch_rest(self, reader: Reader, until_s: float) -> None:
         """Fetch what is missing into the cache file, for nobody who waits; begin nothing after that time."""

@@ -28,12 +28,15 @@ __all__ = ["Readahead"]
 #: The kernel's largest request: with less ahead the second request would wait already.
 _FIRST_BYTES: Final = 1 << 20
 
-#: Twice what 16 flights of 2 MiB have under way, so that the next ones begin before those are read: 1 GB/s
-#: at 30 ms for each. More would only take memory from other streams.
-_MOST_BYTES: Final = 64 << 20
+#: More than 16 requests of 4 MiB have under way, so that the next ones begin before those are read: 1 GB/s
+#: at 60 ms for each. More would only take memory from other streams.
+_MOST_BYTES: Final = 96 << 20
 
 #: Asked for at once at least, or half of the window: keeps requests large.
 _STEP_BYTES: Final = 8 << 20
+
+#: A window is split into so many requests at least, so that they can fly side by side.
+_PIECES: Final = 16
 
 #: The kernel's own readahead answers requests out of order: up to so much back is the same stream.
 _BACK_BYTES: Final = 1 << 20
@@ -93,6 +96,11 @@ class Readahead:
             return None
         start, stream.ahead = stream.ahead, wanted
         return Extent(start, wanted - start)
+
+    @property
+    def piece_bytes(self) -> int:
+        """How large one request of the stream that was read last may be, so that its window has many."""
+        return self._streams[-1].window // _PIECES if self._streams else 0
 
     def _match(self, offset: int) -> _Stream | None:
         """The stream that a read at `offset` continues: the nearest one."""
