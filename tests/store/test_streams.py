@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from volfs.errors import StoreError
+from volfs.errors import StoreError, VersionChanged
 from volfs.store import reading, streams
 from volfs.store.attributes import version_of
 from volfs.store.directory import DirectoryStore
@@ -160,6 +160,44 @@ async def test_a_reader_closed_under_its_reads(
     with trio.fail_after(10):
         while len(os.listdir("/proc/self/fd")) > before:
             await trio.sleep(0.001)
+
+
+async def test_a_reader_closed_while_a_stream_is_opened(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read ends with an error, and each descriptor is closed once: its number may be another file's."""
+    opening, go = threading.Event(), threading.Event()
+    closed: list[int] = []
+    let_go = store.let_go
+
+    def slow(fd: int) -> int:
+        opening.set()
+        assert go.wait(10)
+        return open_stream(fd)
+
+    def counted(fd: int) -> None:
+        closed.append(fd)
+        let_go(fd)
+
+    monkeypatch.setattr(store, "let_go", counted)
+    monkeypatch.setattr(reading, "open_stream", slow)
+    reader = await opened(store, b"a")
+    raised = []
+
+    async def read() -> None:
+        try:
+            await reader.read_into(memory(WORTH_BYTES), 0)
+        except VersionChanged as error:
+            raised.append(error)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        nursery.start_soon(read)
+        await trio.to_thread.run_sync(opening.wait, 10)
+        reader.close()
+        go.set()
+    assert len(raised) == 1
+    assert len(closed) == len(set(closed)) == 2
 
 
 async def test_another_file_behind_the_path(

@@ -115,8 +115,7 @@ class FileReader:
 
     async def _fill(self, buffer: memoryview, offset: int) -> tuple[int, Version]:
         """In a thread, over a descriptor that no other call uses, as far as there may be more of them."""
-        if self._closing:
-            raise VersionChanged("the file was closed meanwhile")
+        self._refuse_if_closed()
         if self._store.local or not self._filling:
             return await self._fill_first(buffer, offset)
         stream = self._streams.take()
@@ -124,16 +123,22 @@ class FileReader:
             stream = await self._open_stream()
         if stream is None:
             return await self._fill_first(buffer, offset)
+        try:
+            self._refuse_if_closed()  # while the stream was opened
+        except VersionChanged:
+            self._streams.give(stream)
+            self._streams.close()
+            raise
 
         def ended() -> None:
             self._streams.give(stream)
-            self._users -= 1
-            self._close_if_idle()
+            self._ended()
 
         self._users += 1
         return await self._store.call(fill, stream, buffer, offset, thread=True, ended=ended)
 
     async def _fill_first(self, buffer: memoryview, offset: int) -> tuple[int, Version]:
+        self._refuse_if_closed()
         if not self._direct:
             self._direct = True
             bypass_cache(self.fd)
@@ -183,10 +188,13 @@ class FileReader:
         drop: Callable[[T], None] = lambda result: None,
     ) -> T:
         """Call with the descriptor, which stays open until the call ends, whoever closes or leaves."""
-        if self._closing:
-            raise VersionChanged("the file was closed meanwhile")
+        self._refuse_if_closed()
         self._users += 1
         return await self._store.call(function, self.fd, *args, thread=thread, drop=drop, ended=self._ended)
+
+    def _refuse_if_closed(self) -> None:
+        if self._closing:
+            raise VersionChanged("the file was closed meanwhile")
 
     def _ended(self) -> None:
         self._users -= 1
