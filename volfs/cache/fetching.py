@@ -27,6 +27,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+import trio
+
 from volfs.cache.cachefile import CacheFile, read_direct, read_into
 from volfs.cache.confirming import Confirmation
 from volfs.cache.flight import Flight, Purpose, Traffic
@@ -249,6 +251,7 @@ class Fetching:
         if flight.reader is None or flight.confirmed:
             return True
         version, epoch = self._file.version, flight.epoch
+        await trio.lowlevel.checkpoint()  # who waits for the bytes goes first
         found = await self._confirmation.version(flight.reader, lambda: epoch == self.epoch)
         if epoch != self.epoch:
             return False
