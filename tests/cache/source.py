@@ -15,7 +15,7 @@ from volfs.cache.fill import BLOCK_BYTES, Cache
 from volfs.core.spans import block_count
 from volfs.core.versions import Version
 from volfs.errors import StoreError
-from volfs.store.base import Changes, Stat
+from volfs.store.base import Changes, Filled, Stat
 
 M = 1 << 20
 LIMIT = 64 * M
@@ -44,8 +44,10 @@ class Source:
         self.version = Version(version)
         self.fetched: Counter[int] = Counter()
         self.reads = 0
+        self.asked = 0  # for attributes
         self.at_once = 0
         self.most_at_once = 0
+        self.remembered: Version | None = None  # what the store's client remembers as the version, if it does
         self.closed = False
         self.used_closed = 0  # an exception would not do: who called may swallow it
         self.error: Exception | None = None
@@ -72,9 +74,20 @@ class Source:
         finally:
             self.at_once -= 1
 
+    async def read_into(self, buffer: memoryview, offset: int) -> Filled:
+        data = await self.read(offset, min(len(buffer), max(0, len(self.data) - offset)))
+        buffer[: len(data)] = data
+        version = self.version if self.remembered is None else self.remembered
+        return Filled(len(data), version, certain=self.remembered is None)
+
     async def stat(self) -> Stat:
         self._use()
+        self.asked += 1
         await trio.lowlevel.checkpoint()
+        return self.attributes()
+
+    def attributes(self) -> Stat:
+        """What `stat` answers."""
         return replace(_STAT, size=len(self.data), version=self.version)
 
     def _use(self) -> None:
@@ -112,8 +125,9 @@ async def running(directory: Path, limit: int = LIMIT, memory: int = 64 * M) -> 
 
 
 async def settled(cache: Cache) -> None:
-    """Wait until no flight is under way."""
-    while cache._traffic.in_flight:
+    """Wait until nothing is under way, from the store or to the disk."""
+    traffic = cache._traffic
+    while traffic.in_flight > traffic.lingering_bytes or traffic.waiting:
         await trio.lowlevel.checkpoint()
 
 

@@ -18,7 +18,7 @@ from volfs.cache.unused import look_at, mend_at
 from volfs.core.versions import Version
 
 SIZE = 2 * M + 1000
-BLOCKS = 9
+BLOCKS = 2 * M // B + 1
 
 
 async def filled(directory: Path, *sources: Source) -> None:
@@ -46,11 +46,11 @@ def damage(kind: str, directory: Path) -> dict[str, int]:
     """Damage the first cache file, or put something beside it; the counts that a report must have."""
     path = cache_files(directory)[0]
     if kind == "flipped":
-        flip(path, 3 * B + 1000, 8 * B)
+        flip(path, 3 * B + 1000, (BLOCKS - 1) * B)
         return {"damaged_blocks": 2}
     if kind == "cut":
         os.truncate(path, 5 * B + 10)
-        return {"damaged_blocks": 4}
+        return {"damaged_blocks": BLOCKS - 5}
     if kind == "missing":
         path.unlink()
         return {"missing_files": 1}
@@ -64,7 +64,7 @@ def damage(kind: str, directory: Path) -> dict[str, int]:
         return {"bloated_files": 1}
     assert kind == "holes"
     connection = sqlite3.connect(directory / "index.db")
-    connection.execute("DELETE FROM block WHERE number > 4")
+    connection.execute(f"DELETE FROM block WHERE number > {M // B}")
     connection.commit()
     connection.close()
     return {"bloated_files": 1}
@@ -102,7 +102,7 @@ async def test_damage_without_a_daemon(tmp_path: Path, kind: str) -> None:
         for one in (source, other):
             await warm(cache, one)
         assert cache.corrupt_blocks == 0  # the check had found all
-    lost = {"flipped": 2, "cut": 4, "missing": BLOCKS, "holes": 4}.get(kind, 0)
+    lost = {"flipped": 2, "cut": BLOCKS - 5, "missing": BLOCKS, "holes": BLOCKS - M // B - 1}.get(kind, 0)
     assert sum(source.fetched.values()) == BLOCKS + lost
     assert set(other.fetched.values()) == {1}
 
@@ -235,7 +235,7 @@ async def test_blocks_that_leave_during_a_check(tmp_path: Path, monkeypatch: pyt
 
         monkeypatch.setattr(cache._shelf, "thread", thread)
         report = await cache.mend()
-        assert (report.found, report.blocks) == (0, 8)
+        assert (report.found, report.blocks) == (0, 2 * M // B)
         monkeypatch.undo()
         for source in sources:
             await warm(cache, source)

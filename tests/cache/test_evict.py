@@ -27,11 +27,11 @@ from tests.cache.source import (
     sums_of,
     warm,
 )
-from volfs.cache.cachefile import read_blocks
+from volfs.cache.blocks import read_into
 from volfs.cache.fill import BLOCK_BYTES as B
 from volfs.cache.fill import Cache, CachedFile
 from volfs.core.readahead import Readahead
-from volfs.core.spans import Extent, cost_bytes
+from volfs.core.spans import cost_bytes
 from volfs.core.versions import Version
 
 
@@ -207,22 +207,22 @@ async def test_eviction_races_with_reads(
 
 
 async def test_block_under_a_read_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block that a thread is reading without a checksum is not punched under it."""
+    """A block that a thread is reading is not punched under it."""
     source = Source(content(M))
     entered, release = threading.Event(), threading.Event()
     found = []
 
-    def slow(fd: int, extent: Extent) -> tuple[bytearray, list[int]]:
+    def slow(fd: int, data: memoryview, offset: int) -> list[int]:
         entered.set()
         assert release.wait(10)
-        return read_blocks(fd, extent)
+        return read_into(fd, data, offset)
 
     async with running(tmp_path) as cache:
         await warm(cache, source)
         file = cache.attach(source.version, M)
         await file.read(0, M, None)
         file._file.nowait = False  # as on tmpfs
-        monkeypatch.setattr("volfs.cache.reading.read_blocks", slow)
+        monkeypatch.setattr("volfs.cache.fetching.read_into", slow)
 
         async def read() -> None:
             found.append(bytes(await file.read(5, 10, None)))

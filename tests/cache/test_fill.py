@@ -14,7 +14,9 @@ import trio.testing
 from tests.cache.source import M, Source, allocated, cache_files, content, running, settled, warm
 from volfs.cache.fill import BLOCK_BYTES as B
 from volfs.cache.fill import Cache
+from volfs.cache.flight import Purpose
 from volfs.core.readahead import Readahead
+from volfs.core.spans import block_count
 from volfs.core.versions import Version
 from volfs.errors import StoreError, VersionChanged
 
@@ -40,7 +42,7 @@ async def test_sixteen_readers_fetch_each_block_once(tmp_path: Path) -> None:
         assert file.complete
         file.detach()
     assert wrong == []
-    assert source.fetched == dict.fromkeys(range(21), 1)
+    assert source.fetched == dict.fromkeys(range(5 * M // B + 1), 1)
 
 
 async def test_hit_needs_no_reader(tmp_path: Path) -> None:
@@ -48,10 +50,10 @@ async def test_hit_needs_no_reader(tmp_path: Path) -> None:
     source = Source(content(3 * M))
     async with running(tmp_path) as cache:
         await warm(cache, source)
-        assert (cache.misses, cache.hits) == (12, 0)
+        assert (cache.misses, cache.hits) == (3 * M // B, 0)
         file = cache.attach(source.version, len(source.data))
         assert bytes(await file.read(M - 5, M + 10, None)) == source.data[M - 5 : 2 * M + 5]
-        assert cache.hits == 6
+        assert cache.hits == M // B + 2
         file.detach()
 
 
@@ -227,27 +229,24 @@ async def test_cancelled_reader_does_not_harm_the_other(tmp_path: Path) -> None:
 
 
 async def test_fetches_ahead_in_parallel(tmp_path: Path) -> None:
-    """Eight fetches of one file are under way at once; each that ends makes place for the next."""
-    source = Source(content(16 * M))
+    """Sixteen fetches of one file are under way at once; each that ends makes place for the next."""
+    source = Source(content(48 * M))
     release = trio.Event()
 
     async def hold(_: int) -> None:
         await release.wait()
 
     async with running(tmp_path) as cache:
-        file = cache.attach(source.version, 16 * M)
-        await file.read(0, 1, source)
-        await settled(cache)  # its block is still being written behind, and counts as under way until then
+        file = cache.attach(source.version, 48 * M)
         source.on_read = hold
-        file._ahead.append((range(1, 64), source))
-        file.pump()
+        file._fetching.want(range(block_count(48 * M)), source, Purpose.KEEP, M)
         await trio.testing.wait_all_tasks_blocked()
-        assert source.at_once == 8
+        assert source.at_once == 16
         release.set()
         await settled(cache)
         assert file.complete
         file.detach()
-    assert source.most_at_once == 8
+    assert source.most_at_once == 16
 
 
 async def test_sequential_reader_stays_within_memory(tmp_path: Path) -> None:
@@ -287,12 +286,8 @@ async def test_many_windows_share_one_memory(tmp_path: Path) -> None:
         for source in sources:
             source.on_read = watch
             file = cache.attach(source.version, 16 * M)
-            await file.read(0, 1, source)
-            await settled(cache)
-            file._ahead.append((range(64), source))
+            file._fetching.want(range(block_count(16 * M)), source, Purpose.KEEP)
             files.append(file)
-        for file in files:
-            file.pump()
         await settled(cache)
         assert all(file.complete for file in files)
         assert not cache._traffic.waiting

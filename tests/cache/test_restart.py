@@ -118,7 +118,7 @@ async def test_cache_files_removed_or_cut(tmp_path: Path) -> None:
             await warm(cache, source)
             await warm(cache, source)
         # Stored again, whoever damaged it: the second time costs nothing.
-        assert sum(sum(source.fetched.values()) for source in sources) == 3 * 4 + 2 * 4 + 3 * 4
+        assert sum(sum(source.fetched.values()) for source in sources) == (3 + 2 + 3) * (M // B)
 
 
 async def test_crash_keeps_what_the_index_heard(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ async def test_crash_keeps_what_the_index_heard(tmp_path: Path) -> None:
         await warm(cache, half)
         assert cache.corrupt_blocks == 0
     assert set(known.fetched.values()) == {1}
-    assert [half.fetched[block] for block in range(16)] == [1] * 4 + [2] * 12
+    assert [half.fetched[block] for block in range(4 * M // B)] == [1] * (M // B) + [2] * (3 * M // B)
 
 
 async def test_crash_during_eviction(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ async def test_crash_during_eviction(tmp_path: Path) -> None:
     os.truncate(path, 2 * M)
     async with running(tmp_path) as cache:
         await warm(cache, source)
-        assert cache.corrupt_blocks == 8
+        assert cache.corrupt_blocks == 2 * M // B
 
 
 @pytest.mark.parametrize(
@@ -247,6 +247,6 @@ async def test_strangers_in_the_directory(tmp_path: Path) -> None:
         (after / "blocks" / name).write_bytes(b"stranger")
     async with running(after) as cache:
         assert len(cache_files(after)) == 1
-        assert cache.used_bytes == cost_bytes(4, True, M)
+        assert cache.used_bytes == cost_bytes(M // B, True, M)
         await warm(cache, source)
     assert set(source.fetched.values()) == {1}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cache.source import M, Source, allocated, cache_files, content, running, settled, sums_of, warm
+from volfs.cache.fill import BLOCK_BYTES as B
 from volfs.core.spans import INODE_BYTES, cost_bytes
 from volfs.core.versions import Version
 from volfs.errors import VersionChanged
@@ -59,7 +60,7 @@ async def test_adopted_file_that_was_written_after_its_sums(tmp_path: Path) -> N
         file = cache.attach(source.version, len(data))
         assert bytes(await file.read(0, len(data), source)) == data
         assert cache.corrupt_blocks == 1
-        assert source.fetched == {4: 1}
+        assert source.fetched == {M // B: 1}
         file.detach()
 
 
@@ -81,7 +82,7 @@ async def test_rekey_keeps_the_bytes(tmp_path: Path) -> None:
     source.version = Version(b"v3")
     async with running(tmp_path) as cache:
         await warm(cache, source)
-        assert cache.hits == 8
+        assert cache.hits == 2 * M // B
         old = cache.attach(Version(b"v1"), 2 * M)
         assert not old.complete
         old.detach()
@@ -150,7 +151,7 @@ async def test_rekey_to_a_version_that_is_here(tmp_path: Path) -> None:
         cache.rekey(one.version, two.version)
         await cache._shelf.flush()
         assert len(cache_files(tmp_path)) == 1
-        assert cache.used_bytes == cost_bytes(4, True, M)
+        assert cache.used_bytes == cost_bytes(M // B, True, M)
         await warm(cache, two)
     assert set(two.fetched.values()) == {1}
 

@@ -6,12 +6,14 @@ Subclass `StoreContract` in a test module and give it a `store` fixture.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import trio
 
 from volfs.core.versions import Version
 from volfs.errors import AlreadyExists, NotFound, StoreError, VersionChanged
@@ -274,6 +276,62 @@ class StoreContract:
         assert bytes(await reader.read(8, 10)) == b"89"
         assert bytes(await reader.read(10, 10)) == b""
         assert bytes(await reader.read(99, 10)) == b""
+        reader.close()
+
+    async def test_reads_into_memory(self, store: Store, tmp_path: Path) -> None:
+        """As any other read, and the version comes with it; what is beyond the end stays as it was."""
+        data = os.urandom((1 << 20) + 4097)
+        st = await publish(store, tmp_path, b"f", data)
+        reader = await store.open(b"f")
+        buffer = memoryview(bytearray(b"." * (1 << 20)))
+        for offset, size, expected in (
+            (0, 1 << 20, 1 << 20),
+            (4097, 1 << 20, 1 << 20),
+            (1 << 20, 8192, 4097),
+            (st.size, 10, 0),
+            (3, 5, 5),
+        ):
+            n, version, _ = await reader.read_into(buffer[:size], offset)
+            assert (n, version) == (expected, st.version)
+            assert buffer[:n] == data[offset : offset + n]
+        assert buffer[5:8] == data[st.size - 4092 : st.size - 4089]
+        reader.close()
+
+    async def test_many_reads_into_memory_at_once(self, store: Store, tmp_path: Path) -> None:
+        """Side by side they get what they would get one after another, and leave nothing open."""
+        data = os.urandom(12 << 20)
+        await publish(store, tmp_path, b"f", data)
+        before = len(os.listdir("/proc/self/fd"))
+        reader = await store.open(b"f")
+        pieces = [memoryview(mmap.mmap(-1, 1 << 19)) for _ in range(24)]
+        wrong = []
+
+        async def piece(number: int) -> None:
+            n, _, _ = await reader.read_into(pieces[number], number << 19)
+            if pieces[number][:n] != data[number << 19 : (number + 1) << 19]:
+                wrong.append(number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(24):
+                nursery.start_soon(piece, number)
+        assert wrong == []
+        reader.close()
+        with trio.fail_after(10):
+            while len(os.listdir("/proc/self/fd")) > before:
+                await trio.sleep(0.001)
+
+    async def test_a_read_into_memory_tells_of_a_change(self, store: Store, tmp_path: Path) -> None:
+        """The version is of after the read, if that is certain: bytes of two are never taken for one."""
+        before = await publish(store, tmp_path, b"f", b"one")
+        reader = await store.open(b"f")
+        fd = staged_file(tmp_path, b"other")
+        await store.overwrite(fd, b"f", None)
+        os.close(fd)
+        buffer = memoryview(bytearray(8))
+        n, version, certain = await reader.read_into(buffer, 0)
+        assert bytes(buffer[:n]) == b"other"
+        assert version != before.version or not certain
+        assert (await reader.stat()).version != before.version
         reader.close()
 
     async def test_a_reader_sees_a_change_in_place_in_its_version(self, store: Store, tmp_path: Path) -> None:

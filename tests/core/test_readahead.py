@@ -37,13 +37,13 @@ def test_second_read_in_order_begins_a_window() -> None:
 
 
 def test_window_doubles_while_the_reader_waits() -> None:
-    """Extents follow each other without a gap, each up to twice as far ahead, up to 32 MiB."""
+    """Extents follow each other without a gap, each up to twice as far ahead, up to 96 MiB."""
     found = sequence(Readahead(), 0, 200, waited=True)
     assert [extent.size for extent in found[:3]] == [M, 2 * M, 3 * M]
     for left, right in pairwise(found):
         assert left.end == right.offset
-    assert found[-1].end - 200 * M <= 32 * M
-    assert found[-1].end - 200 * M >= 16 * M
+    assert found[-1].end - 200 * M <= 96 * M
+    assert found[-1].end - 200 * M >= 80 * M
 
 
 def test_window_stays_when_nobody_waits() -> None:
@@ -109,7 +109,7 @@ def test_caller_without_memory_gets_nothing() -> None:
     cursor = Readahead()
     sequence(cursor, 0, 20, waited=True)
     position = 20 * M
-    for _ in range(60):
+    for _ in range(120):
         assert cursor.advance(position, M, FILE, True, most=0) is None
         position += M
     assert cursor.advance(position, M, FILE, True) is not None
@@ -146,3 +146,33 @@ def test_sequential_reader_is_asked_for_each_byte_once(count: int, size: int, wa
         if extent is not None:
             assert last is None or extent.offset >= last
             last = extent.end
+
+
+def test_a_window_is_split_into_many_requests() -> None:
+    """Of whatever size it is: so that they fly side by side, larger ones once it has grown."""
+    cursor = Readahead()
+    assert cursor.piece_bytes == 0
+    sizes = []
+    for i in range(60):
+        cursor.advance(i * M, M, FILE, True)
+        sizes.append(cursor.piece_bytes)
+    assert sizes == sorted(sizes)
+    assert sizes[1] == M // 16
+    assert sizes[-1] == 6 * M
+
+
+def test_large_steps_once_the_window_is_large() -> None:
+    """Then what is asked for at once is worth large requests; not for each read a little."""
+    found = sequence(Readahead(), 0, 300, waited=True)
+    assert all(extent.size >= 8 * M for extent in found[20:])
+
+
+def test_sixteen_streams_keep_their_windows() -> None:
+    """As many readers of one file, or places that one reads in turn."""
+    cursor = Readahead()
+    asked = [0] * 16
+    for i in range(30):
+        for place in range(16):
+            if cursor.advance(place * 50 * M + i * M, M, FILE, True) is not None:
+                asked[place] += 1
+    assert min(asked) == max(asked) > 5

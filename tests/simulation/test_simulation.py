@@ -37,7 +37,15 @@ _how = st.sampled_from(["append", "append", "replace", "create", "edit"])
 _failing = st.sampled_from(
     [
         *("stat", "open", "unlink", "rename", "mkdir", "mknod", "upload", "upload.show", "sync_directory"),
-        *("reader.read", "reader.stat", "reader.copy_to", "listxattr", "directory.stats", "scan"),
+        *(
+            "reader.read",
+            "reader.read_into",
+            "reader.stat",
+            "reader.copy_to",
+            "listxattr",
+            "directory.stats",
+            "scan",
+        ),
     ]
 )
 _losing = st.sampled_from(["unlink", "rename", "mkdir", "mknod", "upload.show"])

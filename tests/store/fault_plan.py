@@ -52,7 +52,8 @@ OPERATIONS: Final = frozenset(
         *("stat", "open", "scan", "readlink", "mkdir", "mknod", "symlink", "link", "unlink", "rmdir"),
         *("rename", "change", "getxattr", "setxattr", "removexattr", "listxattr", "capacity"),
         *("sync_directory", "upload", "upload.show", "upload.discard", "overwrite"),
-        *("reader.read", "reader.stat", "reader.change", "reader.copy_to", "reader.overwrite", "reader.sync"),
+        *("reader.read", "reader.read_into", "reader.stat", "reader.change", "reader.copy_to"),
+        *("reader.overwrite", "reader.sync"),
         *("directory.names", "directory.stats"),
     )
 )

@@ -22,6 +22,7 @@ from volfs.store.base import (
     Changes,
     DirectoryReader,
     Expected,
+    Filled,
     Observer,
     Owner,
     Reader,
@@ -74,6 +75,16 @@ class _FaultReader(_Door):
             return self._inner.read(offset, size)
 
         return await self._pass("reader.read", self._path, whole, torn=half)
+
+    async def read_into(self, buffer: memoryview, offset: int) -> Filled:
+        async def half() -> Filled:
+            filled = await self._inner.read_into(buffer, offset)
+            return filled._replace(size=filled.size // 2)
+
+        def whole() -> Awaitable[Filled]:
+            return self._inner.read_into(buffer, offset)
+
+        return await self._pass("reader.read_into", self._path, whole, torn=half)
 
     async def stat(self) -> Stat:
         return await self._pass("reader.stat", self._path, self._inner.stat)

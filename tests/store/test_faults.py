@@ -160,6 +160,7 @@ async def test_every_operation_fails_with_the_planned_errno(
         "upload": lambda: store.upload(fd, None, durable=False, observe=None),
         "overwrite": lambda: store.overwrite(fd, b"f", None),
         "reader.read": lambda: reader.read(0, 10),
+        "reader.read_into": lambda: reader.read_into(memoryview(bytearray(10)), 0),
         "reader.stat": lambda: reader.stat(),
         "reader.change": lambda: reader.change(Changes(mode=0o600)),
         "reader.copy_to": lambda: reader.copy_to(target, 3),
@@ -270,6 +271,10 @@ async def test_a_torn_read_has_half_of_the_bytes(store: FaultStore, backing: Pat
     store.faults.tear("reader.read")
     assert bytes(await reader.read(0, 10)) == b"01234"
     assert bytes(await reader.read(0, 10)) == b"0123456789"
+    store.faults.tear("reader.read_into")
+    buffer = memoryview(bytearray(10))
+    assert (await reader.read_into(buffer, 0))[0] == 5
+    assert (await reader.read_into(buffer, 0))[0] == 10
     reader.close()
 
 

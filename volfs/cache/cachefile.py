@@ -12,7 +12,7 @@ like. Its bytes are never written nor punched again; all that happens to it is t
 name is removed. On the disk its mode says so, which a crash of the daemon survives.
 
 *Concurrency:* all state belongs to the trio thread. Functions that run in
-threads (`read_blocks`, `write_blocks`, `punch`) get a descriptor and bytes.
+threads are in `blocks`; they get a descriptor and bytes.
 Blocks under such a read are pinned, so that they are not punched meanwhile; a
 block that is being punched is in `leaving`, so that it is not written meanwhile.
 
@@ -30,12 +30,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-import xxhash
-
+from volfs.cache.blocks import PAGE, sums_of
 from volfs.core.spans import BLOCK_BYTES, Extent, block_count, block_extent, blocks_of, cost_bytes
 from volfs.core.versions import Version
 
-__all__ = ["CacheFile", "is_sealed", "punch", "read_blocks", "write_blocks"]
+__all__ = ["CacheFile", "is_sealed"]
 
 #: The largest request of the kernel, and the rest of the blocks at its two ends. Every read that the page
 #: cache answers lands here and is replied from here: a fresh buffer costs as much as the copy itself.
@@ -45,16 +44,28 @@ _SCRATCH: Final = memoryview(bytearray((1 << 20) + 2 * BLOCK_BYTES))
 _MODE: Final = 0o600
 _MODE_SEALED: Final = 0o400
 
-_PUNCH: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+_libc = ctypes.CDLL(None, use_errno=True)
 
-_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
-_fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+#: cachestat(2), Linux 6.5; the number is the same on all architectures.
+_SYS_CACHESTAT: Final = 451
+
+
+class _Range(ctypes.Structure):
+    _fields_ = (("offset", ctypes.c_uint64), ("size", ctypes.c_uint64))
+
+
+class _CacheStat(ctypes.Structure):
+    _fields_ = tuple(
+        (name, ctypes.c_uint64) for name in ("cached", "dirty", "writeback", "evicted", "evicted_lately")
+    )
 
 
 class CacheFile:
     """See the module. `present` maps blocks to checksums, oldest first; None until it is loaded."""
 
     __slots__ = (
+        "_direct_in",
+        "_direct_out",
         "ahead",
         "changing",
         "cost",
@@ -115,7 +126,7 @@ class CacheFile:
         self.cost = 0  # what the cache is charged for it
         self.extra = 0  # allocated beyond what its blocks explain
         self.doomed = False  # nobody will ask for this version again: goes when the last user does
-        self.fd = -1
+        self.fd = self._direct_in = self._direct_out = -1
         self.nowait = True
         self.changing = 0  # writes and punches under way
         self.stamp_ns = 0  # mtime after the last change that we made
@@ -237,9 +248,10 @@ class CacheFile:
         self.sealed = self.whole_only = True
 
     def close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        for fd in (self.fd, self._direct_in, self._direct_out):
+            if fd >= 0:
+                os.close(fd)
+        self.fd = self._direct_in = self._direct_out = -1
 
     def changed(self, stamp_ns: int) -> None:
         """A write or punch that `changing` counted is done; its thread saw this mtime after it."""
@@ -278,13 +290,55 @@ class CacheFile:
         whole = block_extent(blocks, self.size)
         if whole.size > len(_SCRATCH) or not self._read_nowait(whole, blocks):
             return None
-        sums = _sums(_SCRATCH[: whole.size])
+        sums = sums_of(_SCRATCH[: whole.size])
         for number, sum_ in zip(blocks, sums, strict=True):
             if self.present[number] != sum_:
                 return None  # the slow path looks again, and drops it
         self.unverified.difference_update(blocks)
         start = extent.offset - whole.offset
         return _SCRATCH[start : start + extent.size]
+
+    def is_resident(self, blocks: range) -> bool:
+        """Whether memory has all of these present blocks, as far as the kernel tells."""
+        if self.fd < 0:
+            return False
+        cached = self._cached_bytes(blocks)
+        return self.unverified.isdisjoint(blocks) if cached is None else cached >= self._size_of(blocks)
+
+    def direct_in(self, blocks: range) -> int:
+        """The descriptor to read these blocks with, from the disk and ahead of their reader.
+
+        Where memory has none of them, one that goes past the page cache (O_DIRECT): the kernel is about to
+        have the bytes as pages of the mount, and twice would cost a copy and the memory.
+        """
+        if self._cached_bytes(blocks) != 0:
+            return self.fd
+        if self._direct_in < 0:
+            self._direct_in = self._open_direct(os.O_RDONLY)
+        return self._direct_in if self._direct_in >= 0 else self.fd
+
+    def direct_out(self) -> int:
+        """The same for writing what is missing; the file is open. -1 where there is no such thing."""
+        if self._direct_out < 0:
+            self._direct_out = self._open_direct(os.O_WRONLY)
+        return self._direct_out
+
+    def _open_direct(self, flags: int) -> int:
+        try:
+            return os.open(f"/proc/self/fd/{self.fd}", flags | os.O_DIRECT | os.O_CLOEXEC)
+        except OSError:
+            return -1
+
+    def _cached_bytes(self, blocks: range) -> int | None:
+        """What the page cache has of the blocks, in whole pages; None: this kernel does not tell."""
+        found = _CacheStat()
+        where = _Range(*block_extent(blocks, self.size))
+        if _libc.syscall(_SYS_CACHESTAT, self.fd, ctypes.byref(where), ctypes.byref(found), 0) != 0:
+            return None
+        return int(found.cached) * PAGE
+
+    def _size_of(self, blocks: range) -> int:
+        return block_extent(blocks, self.size).size
 
     def _read_nowait(self, extent: Extent, blocks: range) -> bool:
         try:
@@ -307,38 +361,3 @@ def is_sealed(path: Path | str) -> bool:
         return not os.stat(path, follow_symlinks=False).st_mode & stat.S_IWUSR
     except OSError:
         return False
-
-
-def _sums(data: memoryview) -> list[int]:
-    return [xxhash.xxh3_64_intdigest(data[i : i + BLOCK_BYTES]) for i in range(0, len(data), BLOCK_BYTES)]
-
-
-def read_blocks(fd: int, extent: Extent) -> tuple[bytearray, list[int]]:
-    """The bytes of whole blocks, and the checksum of each. What is missing is zeros."""
-    data = bytearray(extent.size)
-    view = memoryview(data)
-    done = 0
-    while done < extent.size:
-        got = os.preadv(fd, [view[done:]], extent.offset + done)
-        if not got:
-            break  # somebody has cut our file: the checksum will not match
-        done += got
-    return data, _sums(view)
-
-
-def write_blocks(fd: int, offset: int, data: memoryview) -> tuple[list[int], int]:
-    """Write whole blocks; their checksums, and the file's mtime after."""
-    done = 0
-    while done < len(data):
-        done += os.pwrite(fd, data[done:], offset + done)
-    return _sums(data), os.fstat(fd).st_mtime_ns
-
-
-def punch(fd: int, gaps: Iterable[range]) -> int:
-    """Give the space of runs of blocks back; the file's mtime after."""
-    for gap in gaps:
-        while _fallocate(fd, _PUNCH, gap.start * BLOCK_BYTES, len(gap) * BLOCK_BYTES) != 0:
-            code = ctypes.get_errno()
-            if code != errno.EINTR:
-                raise OSError(code, os.strerror(code))
-    return os.fstat(fd).st_mtime_ns

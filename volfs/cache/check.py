@@ -23,10 +23,11 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from volfs.cache.cachefile import CacheFile, read_blocks
+from volfs.cache.blocks import read_blocks
+from volfs.cache.cachefile import CacheFile
 from volfs.cache.reconcile import SLACK_BYTES, path_of, trim
 from volfs.cache.shelf import INLINE_BYTES, Shelf
-from volfs.core.spans import Extent, block_extent, runs
+from volfs.core.spans import BLOCK_BYTES, Extent, block_extent, runs
 from volfs.telemetry import get_logger
 
 __all__ = ["CacheReport", "Check", "Look", "Mend", "Remedy"]
@@ -34,7 +35,7 @@ __all__ = ["CacheReport", "Check", "Look", "Mend", "Remedy"]
 log = get_logger(__name__)
 
 #: Blocks of one read: 2 MiB, which a thread has in about a millisecond, and memory does not notice.
-_RUN: Final = 8
+_RUN: Final = (2 << 20) // BLOCK_BYTES
 
 #: Names that are looked up in the index before requests get a turn: half a millisecond.
 _NAMES: Final = 100

@@ -16,7 +16,8 @@ from typing import Final
 
 import trio
 
-from volfs.cache.cachefile import CacheFile, read_blocks
+from volfs.cache.blocks import read_blocks
+from volfs.cache.cachefile import CacheFile
 from volfs.cache.evict import Room
 from volfs.cache.reading import CachedFile
 from volfs.cache.shelf import Shelf

@@ -32,7 +32,8 @@ from typing import Final
 import trio
 
 from volfs import crash
-from volfs.cache.cachefile import CacheFile, punch
+from volfs.cache.blocks import punch
+from volfs.cache.cachefile import CacheFile
 from volfs.cache.index import Row
 from volfs.cache.overhead import Overhead
 from volfs.cache.queues import WHOLE_BYTES

@@ -29,7 +29,7 @@ from volfs.core.versions import Version
 __all__ = ["GUEST", "Batch", "Index", "Row"]
 
 _APPLICATION: Final = 0x766F6C63  # "volc", in the header of the file
-_FORMAT: Final = 1
+_FORMAT: Final = 2  # blocks of 32 KiB; format 1 had 256
 
 #: `used` of a guest is less by so much: one index has both queues in their order, and guests come first.
 GUEST: Final = 1 << 62

@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Final
 
 from volfs import crash
-from volfs.cache.cachefile import CacheFile, punch, write_blocks
+from volfs.cache.blocks import punch, write_blocks
+from volfs.cache.cachefile import CacheFile
 from volfs.cache.evict import DISK_FULL
 from volfs.cache.flight import Traffic
 from volfs.core.spans import BLOCK_BYTES, block_count, cost_bytes
@@ -25,12 +26,16 @@ log = get_logger(__name__)
 _NODE_BYTES: Final = 4096
 
 
-async def keep(traffic: Traffic, file: CacheFile, blocks: range, data: memoryview) -> None:
-    """Write the blocks, if there is room and the disk keeps up with the store."""
+async def keep(
+    traffic: Traffic, file: CacheFile, blocks: range, data: memoryview, *, direct: bool = False
+) -> None:
+    """Write the blocks, if there is room and the disk keeps up with the store.
+
+    `direct`: past the page cache. `data` is not used after this has returned.
+    """
     if file.sealed:
-        traffic.shelf.doom(
-            file
-        )  # others have it open: what it lost is fetched into another file, at the next open
+        # Others have it open: what it lost is fetched into another file, at the next open.
+        traffic.shelf.doom(file)
         return
     if traffic.in_flight > traffic.memory_bytes:
         return
@@ -40,7 +45,7 @@ async def keep(traffic: Traffic, file: CacheFile, blocks: range, data: memoryvie
         return
     full = False
     try:
-        await _write(traffic, file, blocks, data)
+        await _write(traffic, file, blocks, data, direct)
         traffic.failing = False
     except OSError as error:
         if not traffic.failing:
@@ -53,7 +58,7 @@ async def keep(traffic: Traffic, file: CacheFile, blocks: range, data: memoryvie
         await traffic.room.renew(cost)
 
 
-async def _write(traffic: Traffic, file: CacheFile, blocks: range, data: memoryview) -> None:
+async def _write(traffic: Traffic, file: CacheFile, blocks: range, data: memoryview, direct: bool) -> None:
     shelf = traffic.shelf
     if not file.leaving.isdisjoint(blocks):
         return  # punched at this moment
@@ -62,7 +67,8 @@ async def _write(traffic: Traffic, file: CacheFile, blocks: range, data: memoryv
     file.changing += 1
     stamp_ns = 0
     try:
-        sums, stamp_ns = await shelf.thread(write_blocks, file.fd, blocks.start * BLOCK_BYTES, data)
+        past = file.direct_out() if direct else -1
+        sums, stamp_ns = await shelf.thread(write_blocks, file.fd, blocks.start * BLOCK_BYTES, data, past)
     except OSError:
         try:
             stamp_ns = await shelf.thread(punch, file.fd, [blocks])

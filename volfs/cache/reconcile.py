@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from volfs import crash
-from volfs.cache.cachefile import is_sealed, punch
+from volfs.cache.blocks import punch
+from volfs.cache.cachefile import is_sealed
 from volfs.cache.index import Batch, Index, Row
 from volfs.core.spans import block_count
 from volfs.telemetry import get_logger

@@ -24,7 +24,8 @@ from typing import Final, TypeVar
 import trio
 
 from volfs import crash
-from volfs.cache.cachefile import CacheFile, punch
+from volfs.cache.blocks import punch
+from volfs.cache.cachefile import CacheFile
 from volfs.cache.index import Batch, Index, Row
 from volfs.cache.queues import Queues
 from volfs.cache.reconcile import path_of
@@ -38,7 +39,7 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
-#: A list of blocks up to this long (1 GiB of file) is read in the trio thread: under two milliseconds.
+#: A list of blocks up to this long (128 MiB of file) is read in the trio thread: under two milliseconds.
 INLINE_BYTES: Final = 4096 * BLOCK_BYTES
 
 #: So many changes are written without waiting for more.

@@ -1,13 +1,15 @@
-"""How far to fetch ahead of one reader of one file.
+"""How far to fetch ahead of the readers of one file.
 
-It turns the reads of a handle into extents worth fetching; it fetches nothing
+It turns the reads of a file into extents worth fetching; it fetches nothing
 and does not know what is present. This module is pure.
 
-A handle has several streams, each a place where sequential reading goes on, so
-that a loader that reads a file at four places gets four windows. A read that
+A file has several streams, each a place where sequential reading goes on, so
+that a loader that reads a file at four places gets four windows, and whose read
+it is does not matter: the page faults of a mapping come with any handle. A read that
 continues a stream moves it; any other one begins a stream with no window: a
 random read costs what it reads. The window doubles whenever the reader had to
-wait in spite of it.
+wait in spite of it. (The way of mountpoint-s3's back-pressure controller and of
+JuiceFS's sessions; both keep fewer streams.)
 
 *Invariants:* what a stream returns is inside the file and never overlaps what
 the same stream returned before; at most `_STREAMS` streams; no window above
@@ -26,8 +28,15 @@ __all__ = ["Readahead"]
 #: The kernel's largest request: with less ahead the second request would wait already.
 _FIRST_BYTES: Final = 1 << 20
 
-#: 32 MiB at 100 ms round trip is 320 MB/s for one stream; more helps no store that we know.
-_MOST_BYTES: Final = 32 << 20
+#: More than 16 requests of 4 MiB have under way, so that the next ones begin before those are read: 1 GB/s
+#: at 60 ms for each. More would only take memory from other streams.
+_MOST_BYTES: Final = 96 << 20
+
+#: Asked for at once at least, or half of the window: keeps requests large.
+_STEP_BYTES: Final = 8 << 20
+
+#: A window is split into so many requests at least, so that they can fly side by side.
+_PIECES: Final = 16
 
 #: The kernel's own readahead answers requests out of order: up to so much back is the same stream.
 _BACK_BYTES: Final = 1 << 20
@@ -35,8 +44,8 @@ _BACK_BYTES: Final = 1 << 20
 #: ... and up to so much ahead, once a stream has shown that it is one.
 _AHEAD_BYTES: Final = 16 << 20
 
-#: Streams of one handle; the one used longest ago gives way.
-_STREAMS: Final = 4
+#: Streams of one file; the one used longest ago gives way.
+_STREAMS: Final = 16
 
 
 @dataclass(slots=True)
@@ -47,7 +56,7 @@ class _Stream:
 
 
 class Readahead:
-    """The streams of one handle."""
+    """The streams of one file."""
 
     __slots__ = ("_streams",)
 
@@ -81,11 +90,17 @@ class Readahead:
         stream.window = min(stream.window, _MOST_BYTES, most)
         stream.ahead = max(stream.ahead, end)
         wanted = min(end + stream.window, file_size)
-        # Asking in halves of a window keeps requests large.
-        if wanted <= stream.ahead or (stream.ahead - end > stream.window // 2 and wanted < file_size):
+        if wanted - stream.ahead < min(stream.window // 2, _STEP_BYTES) and wanted < file_size:
+            return None
+        if wanted <= stream.ahead:
             return None
         start, stream.ahead = stream.ahead, wanted
         return Extent(start, wanted - start)
+
+    @property
+    def piece_bytes(self) -> int:
+        """How large one request of the stream that was read last may be, so that its window has many."""
+        return self._streams[-1].window // _PIECES if self._streams else 0
 
     def _match(self, offset: int) -> _Stream | None:
         """The stream that a read at `offset` continues: the nearest one."""

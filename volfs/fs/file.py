@@ -64,6 +64,8 @@ class File:
         self._existing = 0  # bytes taken over from the base and not rewritten: above it all is appended
         self.reader: Reader | None = None
         self.cached: CachedFile | None = None
+        #: Of all handles together: a page fault comes with any of them.
+        self.cursor = Readahead()
         self.activity: Activity | None = None
         self.committed_s: float | None = None
         #: Acknowledged to the application; a later write takes it back.

@@ -21,7 +21,6 @@ import structlog
 import trio
 
 from volfs import crash
-from volfs.core.readahead import Readahead
 from volfs.core.schedule import commit_at_flush, due_while_open
 from volfs.core.versions import ABSENT
 from volfs.errors import AlreadyExists, NotFound, StoreError, VersionChanged, VolfsError
@@ -46,7 +45,6 @@ class Handle:
     node: Node
     file: File
     flags: int
-    cursor: Readahead
     emptied: bool = False  # it took bytes away by O_TRUNC, and has not written yet
     wrote: bool = False
     flushed: bool = False  # after a write
@@ -253,7 +251,7 @@ class Files:
 
     def _opened(self, node: Node, file: File, flags: int, *, emptied: bool = False) -> Opened:
         self._last += 1
-        handle = Handle(self._last, node, file, flags, Readahead(), emptied=emptied)
+        handle = Handle(self._last, node, file, flags, emptied=emptied)
         self._handles[handle.number] = handle
         file.opened += 1
         file.writers += handle.writes
@@ -270,7 +268,7 @@ class Files:
 
     async def read(self, number: int, offset: int, size: int) -> bytes | bytearray | memoryview:
         handle = self.get(number)
-        return await handle.file.read(offset, size, handle.cursor)
+        return await handle.file.read(offset, size, handle.file.cursor)
 
     async def write(self, number: int, offset: int, data: bytes) -> int:
         handle = self.get(number)

@@ -24,6 +24,7 @@ __all__ = [
     "Changes",
     "DirectoryReader",
     "Expected",
+    "Filled",
     "Observer",
     "Owner",
     "Reader",
@@ -103,6 +104,18 @@ class Changes:
     mtime_ns: int | None = None
 
 
+class Filled(NamedTuple):
+    """What `Reader.read_into` did: how many bytes, and the version of the open object after it.
+
+    `certain`: that is so. Else the store's client may remember the version from before the read, and
+    only `Reader.stat` tells, for the price of a round trip.
+    """
+
+    size: int
+    version: Version
+    certain: bool
+
+
 class Reader(Protocol):
     """One version of one file, open for reading; it outlives a replacement of the name.
 
@@ -114,6 +127,14 @@ class Reader(Protocol):
 
         The result may be a view of a buffer that the next read reuses: use or
         copy it before the next await.
+        """
+        ...
+
+    async def read_into(self, buffer: memoryview, offset: int) -> Filled:
+        """Fill `buffer` from `offset` on; fewer bytes than its length only at the end of the file.
+
+        May go by another way than `read`, past every cache of the store's client. The buffer may still be
+        written to after a call that raised: do not use it again.
         """
         ...
 

@@ -39,6 +39,7 @@ from volfs.store.base import (
 from volfs.store.filesystems import is_local
 from volfs.store.reading import FileDirectoryReader, FileReader
 from volfs.store.reserved import HEARTBEAT_S, Reserved
+from volfs.store.streams import StreamLimit
 from volfs.store.threads import StoreThreads
 from volfs.store.uploading import CopiedUpload, StagedUpload, copy_over, copy_staged
 
@@ -65,6 +66,7 @@ class DirectoryStore:
         self.read_bytes = 0
         self.written_bytes = 0
         self._threads = StoreThreads()
+        self.streams = StreamLimit()
         self._reserved: Reserved | None = None
 
     @property

@@ -1,7 +1,9 @@
 """Open files and open directories of a directory store.
 
 *Concurrency:* a read that the page cache can answer is made in the trio thread
-(RWF_NOWAIT says at once whether it can), every other one in a worker thread.
+(RWF_NOWAIT says at once whether it can), every other one in a worker thread. A
+descriptor in use by a thread stays open until the call has returned, whoever
+closes the reader or leaves the call.
 """
 
 from __future__ import annotations
@@ -14,13 +16,18 @@ from typing import Protocol, TypeVar
 
 import trio
 
-from volfs.errors import VersionChanged, from_os_error
+from volfs.core.versions import Version
+from volfs.errors import StoreError, VersionChanged, from_os_error
 from volfs.store.attributes import apply_changes, to_stat
-from volfs.store.base import Changes, Observer, Stat
+from volfs.store.base import Changes, Filled, Observer, Stat
 from volfs.store.copying import clone_range
+from volfs.store.streams import WORTH_BYTES, StreamLimit, Streams, bypass_cache, fill, open_stream
 from volfs.store.uploading import copy_over
+from volfs.telemetry import get_logger
 
 __all__ = ["Caller", "FileDirectoryReader", "FileReader"]
+
+log = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -39,12 +46,14 @@ class Caller(Protocol):
 
     local: bool
     read_bytes: int
+    streams: StreamLimit
 
     async def call(
         self,
         function: Callable[..., T],
         *args: object,
         thread: bool = False,
+        drop: Callable[[T], None] = ...,
         ended: Callable[[], None] = ...,
     ) -> T: ...
 
@@ -52,9 +61,9 @@ class Caller(Protocol):
 
 
 class FileReader:
-    """`store.base.Reader` over a descriptor, which it owns."""
+    """`store.base.Reader` over a descriptor, which it owns, and further ones where the store is remote."""
 
-    __slots__ = ("_closing", "_nowait", "_store", "_users", "fd")
+    __slots__ = ("_closing", "_direct", "_filling", "_nowait", "_store", "_streams", "_users", "fd")
 
     def __init__(self, store: Caller, fd: int) -> None:
         self._store = store
@@ -62,6 +71,9 @@ class FileReader:
         self._nowait = store.local
         self._users = 0
         self._closing = False
+        self._filling = 0  # calls of `read_into` that use `fd`
+        self._direct = store.local  # `bypass_cache` was called, or is not to be
+        self._streams = Streams(store.streams, store.let_go)
 
     async def read(self, offset: int, size: int) -> bytes | memoryview:
         if self._nowait and size <= len(_SCRATCH) and not self._closing:
@@ -89,6 +101,70 @@ class FileReader:
             return None
         return view[:n]
 
+    async def read_into(self, buffer: memoryview, offset: int) -> Filled:
+        local = self._store.local
+        if self._nowait and len(buffer) <= len(_SCRATCH) and not self._closing:
+            view = self._read_cached(offset, len(buffer))
+            if view is not None:
+                buffer[: len(view)] = view
+                self._store.read_bytes += len(view)
+                return Filled(len(view), _fstat(self.fd).version, certain=local)
+        size, version = await self._fill(buffer, offset)
+        self._store.read_bytes += size
+        return Filled(size, version, certain=local)
+
+    async def _fill(self, buffer: memoryview, offset: int) -> tuple[int, Version]:
+        """In a thread, over a descriptor that no other call uses, as far as there may be more of them."""
+        self._refuse_if_closed()
+        if self._store.local or not self._filling:
+            return await self._fill_first(buffer, offset)
+        stream = self._streams.take()
+        if stream is None and len(buffer) >= WORTH_BYTES and self._streams.may_open():
+            stream = await self._open_stream()
+        if stream is None:
+            return await self._fill_first(buffer, offset)
+        try:
+            self._refuse_if_closed()  # while the stream was opened
+        except VersionChanged:
+            self._streams.give(stream)
+            self._streams.close()
+            raise
+
+        def ended() -> None:
+            self._streams.give(stream)
+            self._ended()
+
+        self._users += 1
+        return await self._store.call(fill, stream, buffer, offset, thread=True, ended=ended)
+
+    async def _fill_first(self, buffer: memoryview, offset: int) -> tuple[int, Version]:
+        self._refuse_if_closed()
+        if not self._direct:
+            self._direct = True
+            bypass_cache(self.fd)
+
+        def ended() -> None:
+            self._filling -= 1
+            self._ended()
+
+        self._filling += 1
+        self._users += 1
+        return await self._store.call(fill, self.fd, buffer, offset, thread=True, ended=ended)
+
+    async def _open_stream(self) -> int | None:
+        """A stream for this call, if one can be opened."""
+        stream = -1
+        try:
+            # Dropped if this task is cancelled: then nobody gives it back.
+            stream = await self._use(open_stream, thread=True, drop=self._store.let_go)
+        except StoreError as error:
+            log.debug("no further descriptor of the file", error=str(error))
+            return None
+        finally:
+            if stream < 0:
+                self._streams.failed()
+        return stream
+
     async def stat(self) -> Stat:
         return await self._use(_fstat)
 
@@ -104,12 +180,21 @@ class FileReader:
     async def sync(self) -> None:
         await self._use(os.fsync, thread=True)
 
-    async def _use(self, function: Callable[..., T], *args: object, thread: bool = False) -> T:
+    async def _use(
+        self,
+        function: Callable[..., T],
+        *args: object,
+        thread: bool = False,
+        drop: Callable[[T], None] = lambda result: None,
+    ) -> T:
         """Call with the descriptor, which stays open until the call ends, whoever closes or leaves."""
+        self._refuse_if_closed()
+        self._users += 1
+        return await self._store.call(function, self.fd, *args, thread=thread, drop=drop, ended=self._ended)
+
+    def _refuse_if_closed(self) -> None:
         if self._closing:
             raise VersionChanged("the file was closed meanwhile")
-        self._users += 1
-        return await self._store.call(function, self.fd, *args, thread=thread, ended=self._ended)
 
     def _ended(self) -> None:
         self._users -= 1
@@ -121,8 +206,10 @@ class FileReader:
             self._close_if_idle()
 
     def _close_if_idle(self) -> None:
-        if self._closing and not self._users:
-            self._store.let_go(self.fd)
+        if self._closing:
+            self._streams.close()
+            if not self._users:
+                self._store.let_go(self.fd)
 
 
 def _pread(fd: int, size: int, offset: int) -> bytes:

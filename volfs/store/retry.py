@@ -31,6 +31,7 @@ from volfs.store.base import (
     Capacity,
     Changes,
     DirectoryReader,
+    Filled,
     Observer,
     Owner,
     Reader,
@@ -252,6 +253,10 @@ class RetryingReader:
 
     async def read(self, offset: int, size: int) -> bytes | bytearray | memoryview:
         return await self._deadlines.again(lambda: self._inner.read(offset, size))
+
+    async def read_into(self, buffer: memoryview, offset: int) -> Filled:
+        # A try that failed has ended, so the next one may have the buffer; one that hangs is the last.
+        return await self._deadlines.again(lambda: self._inner.read_into(buffer, offset))
 
     async def stat(self) -> Stat:
         return await self._deadlines.again(self._inner.stat)
