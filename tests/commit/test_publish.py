@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -13,13 +14,8 @@ from volfs.commit.publish import Commit, publish
 from volfs.core.conflicts import conflict_name
 from volfs.core.versions import ABSENT, Version
 from volfs.errors import NotFound, StoreError
-from volfs.store.base import Stat
+from volfs.store.base import Expected, Stat
 from volfs.store.uploading import CopiedUpload, StagedUpload
-
-
-def upload_type(bench: Bench) -> type[StagedUpload]:
-    """What brings a staged file into the bench's store."""
-    return StagedUpload if bench.staging.in_store else CopiedUpload
 
 
 async def test_a_changed_file_is_not_overwritten(bench: Bench) -> None:
@@ -180,56 +176,58 @@ async def test_a_version_in_our_hands_is_not_lost(bench: Bench, monkeypatch: pyt
     assert os.listdir(bench.store.staging) == []
 
 
-async def test_conflict_copies_of_lost_answers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """W7: a conflict copy was made and the answer lost, then more was written: one copy, with all of it."""
-    file = bench.root / "f"
-    file.write_bytes(b"theirs")
-    staged = bench.stage(b"ours")
-    original, failed = upload_type(bench).show, False
+@pytest.fixture
+def losing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """The first version that gets a name does so, but the answer is lost; what is to happen before that."""
+    meanwhile: list[Callable[[], None]] = []
+    kind = StagedUpload if bench.staging.in_store else CopiedUpload
+    original, failed = kind.show, False
 
-    async def show(self: object, path: bytes, expected: object) -> Stat:
+    async def show(self: StagedUpload, path: bytes, expected: Version | Expected) -> Stat:
         nonlocal failed
         found = await original(self, path, expected)
         if not failed:
             failed = True
+            for act in meanwhile:
+                act()
             raise StoreError("the answer is lost")
         return found
 
-    monkeypatch.setattr(upload_type(bench), "show", show)
-    with pytest.raises(StoreError):
-        await publish(bench.store, bench.staging, staged, b"f", Version(b"gone"), durable=False)
-    await staged.write(4, b", and more")
-    await publish(bench.store, bench.staging, staged, b"f", Version(b"gone"), durable=False)
-    staged.close()
-    assert file.read_bytes() == b"theirs"
-    assert [path.read_bytes() for path in bench.root.glob("f.conflict-*")] == [b"ours, and more"]
+    monkeypatch.setattr(kind, "show", show)
+    return meanwhile
 
 
-async def test_a_lost_answer_and_then_replaced(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """W7: ours was shown, the answer lost, others replaced it, and more was written: that is kept beside."""
-    file = bench.root / "f"
+async def test_a_lost_answer_is_none_where_the_file_itself_is_renamed(
+    bench: Bench, losing: list[Callable[[], None]]
+) -> None:
+    """W7b: it is not in staging any more, so it was shown, also if others have replaced it since."""
+    if not bench.staging.in_store:
+        return
+    losing.append(lambda: os.replace(bench.root / "theirs", bench.root / "f"))
+    (bench.root / "theirs").write_bytes(b"theirs")
     staged = bench.stage(b"ours")
-    original, failed = upload_type(bench).show, False
-
-    async def show(self: object, path: bytes, expected: object) -> Stat:
-        nonlocal failed
-        found = await original(self, path, expected)
-        if not failed:
-            failed = True
-            (bench.root / "fresh").write_bytes(b"theirs")
-            (bench.root / "fresh").rename(file)
-            raise StoreError("the answer is lost")
-        return found
-
-    monkeypatch.setattr(upload_type(bench), "show", show)
-    with pytest.raises(StoreError):
-        await publish(bench.store, bench.staging, staged, b"f", ABSENT, durable=False)
-    await staged.write(4, b", and more")
     done = await publish(bench.store, bench.staging, staged, b"f", ABSENT, durable=False)
+    assert (done.conflict, done.stat.nlink, done.renamed) == (None, 0, True)
     staged.close()
-    assert file.read_bytes() == b"theirs"
+    assert (bench.root / "f").read_bytes() == b"theirs"
+
+
+async def test_a_conflict_copy_of_which_no_answer_came(
+    bench: Bench, losing: list[Callable[[], None]]
+) -> None:
+    """W7b: the next attempt goes on with it, and with all that was written since."""
+    (bench.root / "f").write_bytes(b"theirs")
+    staged = bench.stage(b"ours")
+    if not bench.staging.in_store:
+        with pytest.raises(StoreError):
+            await publish(bench.store, bench.staging, staged, b"f", Version(b"gone"), durable=False)
+        await staged.write(4, b", and more")
+    done = await publish(bench.store, bench.staging, staged, b"f", Version(b"gone"), durable=False)
+    data = os.pread(staged.fd, 100, 0)
+    staged.close()
+    assert (bench.root / "f").read_bytes() == b"theirs"
     assert done.conflict is not None
-    assert (bench.root / os.fsdecode(done.conflict)).read_bytes() == b"ours, and more"
+    assert [path.read_bytes() for path in bench.root.glob("f.conflict-*")] == [data]
 
 
 async def test_a_commit_that_fails_leaves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,8 +105,6 @@ class Programs:
     async def _opened(self, host: int, path: Path, how: str) -> _Open:
         kind = _KINDS[how]
         life, name = self.hosts[host].life, self.hosts[host].name
-        if how == "append" and "/".join(path) not in self.oracle.seen:
-            kind = Kind.REPLACES  # a creation replaces what others created meanwhile (W7)
         deed = self.oracle.began(name, kind, path)
         try:
             descriptor = await self.hosts[host].perform(partial(self.kernels[host].open, path, FLAGS[how]))

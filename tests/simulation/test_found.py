@@ -127,3 +127,11 @@ test_listing_beside_a_commit = replay(
     ("save", (0, ("a",), "append")),
     ("list", (0, ("d",))),
 )
+test_more_was_appended_after_a_lost_answer = replay(
+    """W7b: a commit without an answer, then more is appended, then a crash: no conflict with ourselves.""",
+    "background-cached",
+    ("save", (0, ("a",), "append")),
+    ("fail", (0, "upload.show", errno.EIO, 1, 1, "lose")),
+    ("save", (0, ("a",), "append")),
+    ("crash", (0, 0, None)),
+)

@@ -84,15 +84,15 @@ class Commit:
         self._moved = moved
         self._upload: Upload | None = None
         self._durable = False
-        self._copied = not staging.in_store
 
     async def bring(self, *, durable: bool) -> None:
         """Bring the bytes into the store, under no name. `durable`: they survive a power cut, too."""
-        name = None if self._copied else self._staged.name
+        in_store = self._staging.in_store
+        name = self._staged.name if in_store else None
         self._upload = await self._store.upload(
-            self._staged.fd, name, durable=durable, observe=self._observe if self._copied else None
+            self._staged.fd, name, durable=durable, observe=None if in_store else self._observe
         )
-        self._durable = durable or self._copied
+        self._durable = durable or not in_store
         self._moved()
 
     def _observe(self, piece: memoryview) -> None:
@@ -114,10 +114,8 @@ class Commit:
                 current: Stat | None = await self._store.stat(path)
             except NotFound:
                 current = None
-            if current is not None and not self._copied and self._upload.is_shown(current):
+            if current is not None and self._staging.in_store and self._upload.is_shown(current):
                 return self._shown(current, None)  # an earlier attempt did it, and its answer was lost
-            if self._staged.attempts and (earlier := await self._earlier()) is not None:
-                return earlier
             if current is not None and current.is_dir:
                 return await self._show_beside(path)  # no file takes the place of a directory
             expected: Version | Expected
@@ -134,34 +132,29 @@ class Commit:
             # An empty file (the name taken by an O_EXCL open, say) has no bytes that a power cut could cost.
             if current is not None and current.size > 0 and not self._durable:
                 await self.bring(durable=True)
-            self._showing()
             try:
-                st = await self._upload.show(path, expected)
+                st = await self._try(path, expected)
             except VersionChanged:
                 continue  # within the moment since we looked: look again
-            except StoreError:
-                self._staged.tried(self._upload.is_shown)
-                raise
             return self._shown(st, None)
         raise VersionChanged("others change the file faster than it can be committed")
 
-    async def _earlier(self) -> Published | None:
-        """The staged file itself was given a name, and the answer was lost: it is at a name beside ours, or
-        others have replaced it since. Then what was written to it meanwhile is nowhere, and goes beside.
-        """
-        if not self._staging.in_store or self._staging.has(self._staged.name):
-            return None
-        ours = self._staged.stat()
-        for name in self._staged.beside:
-            with suppress(NotFound):
-                st = await self._store.stat(name)
-                if st.identity == ours.identity:
-                    return self._done(st, name)
-        if not self._staged.changed:
-            return self._done(ours, None)
-        self._upload = await self._store.upload(self._staged.fd, None, durable=True, observe=None)
-        self._copied = True
-        return None
+    async def _try(self, path: bytes, expected: Version | Expected, *, beside: bool = False) -> Stat:
+        """`Upload.show`. That only the answer is missing is seen here where the staged file is renamed."""
+        assert self._upload is not None
+        self._showing()
+        try:
+            return await self._upload.show(path, expected)
+        except VersionChanged:
+            raise
+        except StoreError as error:
+            if self._staging.in_store and not self._staging.has(self._staged.name):
+                log.warning("committed, though the store said otherwise", path=path, error=str(error))
+                return self._staged.stat()
+            self._staged.attempts.append(self._upload.is_shown)
+            if beside:
+                self._staged.beside.append(path)
+            raise
 
     def _is_earlier_attempt(self, current: Stat) -> bool:
         """Whether what changed the file was an attempt of ours that failed, or seemed to."""
@@ -181,14 +174,10 @@ class Commit:
         assert self._upload is not None
         names: list[tuple[bytes, Version | Expected]] = [*await self._copies_beside(), *_names_beside(path)]
         for name, expected in names:
-            self._showing()
             try:
-                st = await self._upload.show(name, expected)
+                st = await self._try(name, expected, beside=True)
             except VersionChanged:
                 continue
-            except StoreError:
-                self._staged.tried(self._upload.is_shown, name)
-                raise
             log.warning("conflict: the file changed in the store since it was opened here", kept_as=name)
             return self._shown(st, name)
         raise VersionChanged("others take each name beside the file")
@@ -207,10 +196,7 @@ class Commit:
         crash.point("commit.shown")
         self._upload = None
         self._moved()
-        return self._done(st, conflict)
-
-    def _done(self, st: Stat, conflict: bytes | None) -> Published:
-        return Published(st, conflict, renamed=not self._copied, sums=self._sums())
+        return Published(st, conflict, renamed=self._staging.in_store, sums=self._sums())
 
     def _sums(self) -> list[int] | None:
         return self._blocks.finish() if self._blocks is not None else None

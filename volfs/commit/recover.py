@@ -174,9 +174,11 @@ class Recovery:
         if entry.showing:
             current = await self._current(entry.path)
             if current is not None and await self._is_ours(entry.path, current, staged):
-                self._end(entry)
-                self.recovered += 1
-                return
+                if current.size == staged.size:
+                    self._end(entry)
+                    self.recovered += 1
+                    return
+                base = current.version  # a commit of which no answer came, before more was appended
             if current is not None and current.nlink > 1 and current.identity == entry.identity:
                 base = None  # it was being written in place, and is half of ours and half of the base
         if entry.base is None and base is None and await self._is_other(entry):
@@ -237,13 +239,14 @@ class Recovery:
         return entry.showing and current.nlink > 1 and current.identity == entry.identity
 
     async def _is_ours(self, path: bytes, current: Stat, staged: StagedFile) -> bool:
-        """Whether the commit had been done: the store has these very bytes."""
-        if not current.is_file or current.size != staged.size:
-            return False
+        """Whether a commit had been done: the store has these very bytes, or the first of them."""
+        if not current.is_file or not 0 < current.size <= staged.size:
+            return current.is_file and current.size == staged.size
         reader = await self.store.open(path)
         try:
             for offset in range(0, current.size, _PIECE):
-                if bytes(await reader.read(offset, _PIECE)) != await staged.read(offset, _PIECE):
+                size = min(_PIECE, current.size - offset)
+                if bytes(await reader.read(offset, size)) != await staged.read(offset, size):
                     return False
             return True
         finally:

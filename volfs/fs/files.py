@@ -202,8 +202,10 @@ class Files:
             try:
                 crash.point("create.staged")
                 staged.own(mode, owner, parent.stat)
-                # In background mode the name is decided at the commit (W10).
-                base = ABSENT if flags & os.O_EXCL else None
+                # In background mode the name is decided at the commit (W10). Who appends means to go on with
+                # what is there: bytes of others that are there after all are not replaced.
+                goes_on = flags & os.O_APPEND and not flags & os.O_TRUNC
+                base = ABSENT if flags & os.O_EXCL or goes_on else None
                 volume.journal.add(staged.name, path, base, 0, staged.stat().number)
                 placeholder = await self._take_name(parent, path, mode, flags, owner)
                 if placeholder is not None:
