@@ -71,7 +71,7 @@ async def test_bring_fetches_what_is_missing_once(tmp_path: Path) -> None:
 async def test_bring_stops_when_its_time_is_over(tmp_path: Path) -> None:
     """R8: a request ends in time; what was under way is kept, and what is asked for again is the rest."""
     source = Source(content(90 * M))  # more than is fetched at once
-    async with running(tmp_path) as cache:
+    async with running(tmp_path, limit=100 * M) as cache:
         file = cache.attach(source.version, len(source.data))
         await cache.contents.bring(file, source, lambda: True, trio.current_time())
         held = await cache.contents.of(source.version, 90 * M)
