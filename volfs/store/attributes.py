@@ -13,27 +13,32 @@ import stat as _stat
 from volfs.core.versions import Version
 from volfs.store.base import Changes, Owner, Stat
 
-__all__ = ["apply_changes", "copy_attributes", "new_owner", "same_but_for_ctime", "to_stat"]
+__all__ = ["apply_changes", "copy_attributes", "new_owner", "same_but_for_ctime", "to_stat", "version_of"]
 
 
 def to_stat(st: os.stat_result) -> Stat:
     """What stat(2) said, with the two tokens that volfs compares."""
-    ino, size, mtime, ctime = st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns
+    ino = st.st_ino
     return Stat(
         mode=st.st_mode,
         nlink=st.st_nlink,
         uid=st.st_uid,
         gid=st.st_gid,
-        size=size,
+        size=st.st_size,
         blocks=st.st_blocks,
         atime_ns=st.st_atime_ns,
-        mtime_ns=mtime,
-        ctime_ns=ctime,
+        mtime_ns=st.st_mtime_ns,
+        ctime_ns=st.st_ctime_ns,
         rdev=st.st_rdev,
         number=ino,
         identity=b"%x.%x" % (st.st_dev, ino),
-        version=Version(b"%x.%x.%x.%x" % (ino, size, mtime, ctime)),
+        version=version_of(st),
     )
+
+
+def version_of(st: os.stat_result) -> Version:
+    """The token of the content alone."""
+    return Version(b"%x.%x.%x.%x" % (st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns))
 
 
 def same_but_for_ctime(st: Stat, version: Version) -> bool:

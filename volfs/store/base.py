@@ -210,6 +210,14 @@ class Store(Protocol):
         """Pin the regular file behind `path` for reading."""
         ...
 
+    async def fetch(self, path: bytes, most_bytes: int) -> tuple[Stat, bytes | None]:
+        """A whole small file and its attributes in one call; no bytes where it is larger than `most_bytes`.
+
+        The bytes are all of the version that the attributes have: VersionChanged if it
+        did not last. As `open`, for regular files only.
+        """
+        ...
+
     def reader(self, fd: int) -> Reader:
         """Read on through the descriptor of a staged file that `publish` renamed; the reader owns it now."""
         ...
