@@ -157,7 +157,7 @@ def test_an_unknown_name_says_nothing() -> None:
 def test_what_is_asked_for_is_bounded(
     count: int, opens: list[tuple[int, bool]], presumed: tuple[Order, int] | None
 ) -> None:
-    """Whatever is opened: entries only, each once an answer, never the opened one, never more than a window."""
+    """Whatever is opened: entries only, each once an answer, not the opened one, no more than a window."""
     entries = directory(count)
     listed = Listed(entries, presumed)
     known = set(names(entries))

@@ -34,7 +34,7 @@ MOST_WINDOW: Final = 128
 #: Opens in one order that make it believed.
 _ENOUGH: Final = 3
 
-#: Loaders take every k-th file, and skip some; so far an open may be from the one before and be its successor.
+#: Loaders take every k-th file, and skip some: so far may an open be from the one that it follows.
 _NEAR: Final = 16
 
 #: So many opens in a row that were near, if in no steady step (several workers share one stream).
