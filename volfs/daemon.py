@@ -8,6 +8,7 @@
         ├── commits         a task each, where the store may hang
         ├── cache           index writes, eviction, fetch-ahead (only with a cache)
         ├── watcher         inotify events (only where the store is local)
+        ├── siblings        files that will be opened next (only over remote stores)
         ├── repairs         what `volfs recover` and `volfs fsck` ask for
         ├── clock           commits of files that stay open
         ├── poll            looks at open files
@@ -288,6 +289,7 @@ class _Daemon:
                 with trio.move_on_after(_REPLAY_S):
                     await self._recovery.tried.wait()
                 services.start_soon(self._supervise, "sweep", self._directory.live)
+            services.start_soon(self._supervise, "siblings", self._vfs.siblings.run)
             services.start_soon(self._supervise, "repairs", self._vfs.repairs.run)
             services.start_soon(self._supervise, "clock", self._clock)
             services.start_soon(self._supervise, "poll", self._poll)

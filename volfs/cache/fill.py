@@ -22,10 +22,12 @@ from volfs.cache.cachefile import CacheFile
 from volfs.cache.check import CacheReport, Check, Look, Mend
 from volfs.cache.evict import DISK_FULL, Room
 from volfs.cache.flight import Traffic
+from volfs.cache.keeping import place
 from volfs.cache.overhead import Overhead
 from volfs.cache.reading import CachedFile
 from volfs.cache.reconcile import can_punch, open_index
 from volfs.cache.shelf import Shelf
+from volfs.cache.whole import Wholes
 from volfs.core.spans import BLOCK_BYTES, INODE_BYTES, block_count, cost_bytes
 from volfs.core.versions import Version
 from volfs.telemetry import get_logger
@@ -45,6 +47,8 @@ class Cache:
         self._shelf = shelf
         self._room = room
         self._traffic = Traffic(shelf, room, memory_bytes)
+        #: Small files that were fetched whole, in memory.
+        self.wholes = Wholes(self._traffic)
         self._attached: dict[int, CachedFile] = {}
 
     @classmethod
@@ -78,6 +82,7 @@ class Cache:
         async with trio.open_nursery() as nursery:
             self._traffic.nursery = nursery
             try:
+                nursery.start_soon(self.wholes.run)
                 task_status.started()
                 await self._room.shrink()  # the limit may be smaller than at the last start
                 while True:
@@ -108,10 +113,21 @@ class Cache:
 
     def forget(self, version: Version) -> None:
         """The version will not be asked for again; its blocks go when nobody is attached."""
+        self.wholes.drop(version)
         self._shelf.forget(version)
+
+    def is_complete(self, version: Version, size: int) -> bool:
+        """Whether the disk has all of a version."""
+        file = self._shelf.known(version)
+        if file is None or file.size != size or not self._shelf.load_inline(file):
+            return False
+        complete = file.present is not None and len(file.present) == block_count(size)
+        self._shelf.settle(file)
+        return complete
 
     def rekey(self, old: Version, new: Version) -> None:
         """The bytes of `old` have a new version: our own change of attributes."""
+        self.wholes.rekey(old, new)
         self._shelf.rekey(old, new)
 
     async def adopt(self, version: Version, size: int, staged: Path, sums: list[int]) -> None:
@@ -130,7 +146,7 @@ class Cache:
             fits = fits and self._room.limit_bytes + held >= cost
             if fits and await self._room.reserve(cost - held):
                 reserved = cost - held
-                placed = self._shelf.place(version, size, staged, sums, cost)
+                placed = place(self._shelf, version, size, staged, sums, cost)
         except OSError as error:
             log.warning("a committed file cannot be kept in the cache", error=str(error))
         finally:
@@ -140,6 +156,7 @@ class Cache:
 
     async def evict_all(self) -> None:
         """Drop every block that nobody reads at this moment."""
+        self.wholes.clear()
         await self._room.evict_all()
 
     async def look(self) -> CacheReport:

@@ -15,7 +15,6 @@ bytes that are gone.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -56,6 +55,7 @@ class Shelf:
         self.blocks = blocks
         self.hot: OrderedDict[int, CacheFile] = OrderedDict()  # the one used last at the end
         self.leaving: dict[int, int] = {}  # id -> cost of files to be unlinked
+        self.arriving: set[int] = set()  # ids of files that are being made, and that nobody finds yet
         self._versions: dict[Version, CacheFile] = {}
         self._dirty: dict[int, CacheFile] = {}
         self._flushing: set[int] = set()
@@ -80,16 +80,16 @@ class Shelf:
 
     def find(self, version: Version, size: int) -> CacheFile:
         """The cache file of a version, made if there is none."""
-        file = self._look_up(version)
+        file = self.known(version)
         if file is not None and file.size != size:
             self.doom(file)  # one token for two contents: believe neither
             file = None
         return file if file is not None else self._new(version, size)
 
-    def _look_up(self, version: Version) -> CacheFile | None:
-        file = self._versions.get(version)
-        if file is not None:
-            return file
+    def known(self, version: Version) -> CacheFile | None:
+        """The cache file of a version, if there is one. `settle` it if it is not to be used."""
+        if version in self._versions:
+            return self._versions[version]
         try:
             rows = self.index.find(version)
         except sqlite3.Error as error:
@@ -175,16 +175,16 @@ class Shelf:
 
     def forget(self, version: Version) -> None:
         """As `doom`, for a version that may or may not be here."""
-        file = self._look_up(version)
+        file = self.known(version)
         if file is not None:
             self.doom(file)
 
     def rekey(self, old: Version, new: Version) -> None:
         """The bytes of `old` are those of `new`."""
-        file = self._look_up(old)
+        file = self.known(old)
         if file is None or old == new:
             return
-        other = self._look_up(new)
+        other = self.known(new)
         if other is not None:
             self.doom(other)
         del self._versions[old]
@@ -194,25 +194,30 @@ class Shelf:
             self.mark(file)
         self.settle(file)
 
-    def place(self, version: Version, size: int, staged: Path, sums: Iterable[int], cost: int) -> bool:
-        """The complete file `staged` becomes the cache file of a version; whether it did."""
-        file = self._look_up(version)
-        if file is not None:
-            if file.users:
-                return False  # fetched again already
-            self.doom(file)
-        file = self._new(version, size)
-        try:
-            os.rename(staged, file.path)
-            crash.point("adopt.renamed")
-            file.made = True
-            os.chmod(file.path, 0o600)  # the user's mode could keep us out
-        except OSError as error:
-            log.warning("a committed file cannot be kept in the cache", error=str(error))
-            self.doom(file)
-            return False
-        # Believed after a look at the bytes: the sums were made while it was copied to the store.
+    def allot(self) -> tuple[int, Path]:
+        """A number that no file has, and where its bytes go. The caller takes it from `arriving` again."""
+        self._next_id += 1
+        self.arriving.add(self._next_id)
+        return self._next_id, path_of(self.blocks, self._next_id)
+
+    def put(
+        self, number: int, version: Version, sums: Iterable[int], size: int, cost: int, sure: bool
+    ) -> bool:
+        """What lies at an allotted number is all of a version; False if another file of it is being read.
+
+        `cost`: what it takes on the disk, if its size does not explain that. `sure`: its bytes are known
+        to be those of the checksums.
+        """
+        other = self.known(version)
+        if other is not None:
+            if other.users:
+                return False
+            self.doom(other)
+        file = self._shelve(Row(number, version, size, 0, 0), saved=False)
+        file.made = True
         file.take(dict(enumerate(sums)))
+        if sure:
+            file.unverified.clear()
         file.unsaved = dict(file.present or {})
         file.extra = max(0, cost - file.worth())
         self.recount(file)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import trio
+
 from volfs.fs.names import Names
 from volfs.fs.tree import Node
 from volfs.fs.volume import Volume
@@ -23,6 +25,9 @@ Emit = Callable[[bytes, Node, int], bool]
 #: Names a step: enough for one reply of the kernel's usual size at first, then as many as fitted last time.
 _FIRST_STEP = 64
 _MOST_STEP = 2048
+
+#: So many names are remembered for `fs.siblings`; of a larger directory none.
+_MOST_TOLD = 100_000
 
 #: How often attributes are asked for again because something of ours changed in the directory meanwhile.
 _TRIES = 10
@@ -43,6 +48,7 @@ class Listing:
             set()
         )  # had bytes to commit when the pass began; the store did not name them yet
         self._ended = False
+        self._given: list[tuple[bytes, int]] = []  # all names and numbers, for `fs.siblings`
 
     async def open(self) -> None:
         """Open the store's directory, so that a removed one fails here."""
@@ -60,6 +66,7 @@ class Listing:
                 await self._more()
             step = self._names_read[at : at + self._step]
             if not step:
+                self._tell()
                 return
             entries = await self._attributes(step)
             for name in step:
@@ -69,7 +76,14 @@ class Listing:
                         self._step = max(16, min(_MOST_STEP, given + given // 4))
                         return
                     given += 1
+                    if len(self._given) < _MOST_TOLD:
+                        self._given.append((name, node.number))
                 at += 1
+
+    def _tell(self) -> None:
+        """The pass is over."""
+        if len(self._given) < _MOST_TOLD:
+            self._volume.siblings.listed(self.node, self._given)
 
     async def _more(self) -> None:
         assert self._reader is not None
@@ -86,7 +100,7 @@ class Listing:
         if offset < self._base:
             self.close()
             await self.open()
-            self._names_read, self._base, self._ended = [], 0, False
+            self._names_read, self._base, self._ended, self._given = [], 0, False, []
         while self._base + len(self._names_read) < offset and not self._ended:
             self._base += len(self._names_read)
             self._names_read = []
@@ -100,13 +114,14 @@ class Listing:
         assert self._reader is not None
         node = self.node
         stats: list[tuple[bytes, Stat]] = []
+        asked_s = trio.current_time()
         for _ in range(_TRIES):
-            epoch, dirty = node.epoch, self._dirty(names)
+            epoch, dirty, asked_s = node.epoch, self._dirty(names), trio.current_time()
             stats = await self._reader.stats([name for name in names if name not in dirty])
             # What was committed meanwhile, and may be forgotten already, is the store's to tell of now.
             if node.epoch == epoch and self._dirty(dirty) == dirty:
                 break
-        found = {name: await self._names.bind(node, name, st) for name, st in stats}
+        found = {name: await self._names.bind(node, name, st, asked_s) for name, st in stats}
         found |= self._dirty(names)
         return {name: child for name, child in found.items() if node.children.get(name) is child}
 
