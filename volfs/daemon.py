@@ -51,7 +51,7 @@ from volfs.commit.room import WriteRoom
 from volfs.commit.staging import Staging
 from volfs.config import MountConfig
 from volfs.errors import SetupError
-from volfs.fs.tree import REMEMBERED, Node, Tree
+from volfs.fs.tree import KNOWN_AHEAD, REMEMBERED, Node, Tree
 from volfs.fs.vfs import Vfs
 from volfs.fs.volume import Policy, Volume
 from volfs.kernel import dying, mounts
@@ -188,7 +188,7 @@ class _Daemon:
             if watcher is not None and node.watched:
                 watcher.remove(node.number)
 
-        remembers = REMEMBERED if config.stale_if_error_s else 0
+        remembers = REMEMBERED if config.stale_if_error_s else 0 if self._store.local else KNOWN_AHEAD
         volume = Volume(
             store=self._store,
             tree=Tree(await self._store.stat(b""), released, remembers=remembers),

@@ -15,6 +15,7 @@ for _IDLE_S.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import islice
@@ -161,12 +162,11 @@ class Wholes:
     async def run(self) -> None:
         """Write what waits, for ever."""
         while True:
-            if self._held:
-                with trio.move_on_after(_IDLE_S):
-                    await self._wanted.wait()
-            else:
+            with trio.move_on_after(_IDLE_S if self._held else math.inf) as waiting:
                 await self._wanted.wait()
             self._wanted = trio.Event()
+            if waiting.cancelled_caught:
+                self._expire()
             while self._pending:
                 batch = dict(islice(self._pending.items(), _BATCH))
                 try:
@@ -179,4 +179,3 @@ class Wholes:
                     whole.pending = False
                     if whole.done and self._held.get(version) is whole:
                         self.drop(version)
-            self._expire()

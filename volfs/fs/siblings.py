@@ -273,14 +273,14 @@ class Siblings:
 
     async def _find(self, fetch: _Fetch) -> None:
         """A path of which this mount knows nothing yet, or nothing any more."""
+        *above, _ = fetch.path.split(b"/")
         node = self._tree.root
-        for name in fetch.path.split(b"/"):
+        for name in above:
             node = await self._names.find(node, name, force=False)
         assert self._volume.cache is not None
-        if node.is_file and self._is_worth(node) and self._volume.cache.wholes.reserve(node.stat.size):
-            fetch.reserved = node.stat.size
+        if self._volume.cache.wholes.reserve(_AT_OPEN_BYTES):
+            fetch.reserved = _AT_OPEN_BYTES
             await self._fetch(fetch)
-        self._tree.drop(node)
 
     async def _look(self, fetch: _Fetch) -> None:
         """The bytes are here, or too many: ask for the attributes alone."""
@@ -292,15 +292,16 @@ class Siblings:
         volume = self._volume
         directory, _, name = fetch.path.rpartition(b"/")
         parent, node = self._tree.known(directory), self._tree.known(fetch.path)
-        if parent is None or node is None or volume.cache is None:
+        if parent is None or volume.cache is None:
             return
-        epochs = parent.epoch, node.epoch
+        epochs = parent.epoch, node and node.epoch
         asked_s, now_ns = trio.current_time(), volume.now_ns()
         st, data = await volume.store.fetch(fetch.path, WHOLE_BYTES)
-        known = parent.children.get(name) is node and (parent.epoch, node.epoch) == epochs
-        if not known or node.dirty or self._tree.path(parent) != directory:
+        same = parent.children.get(name) is node and (parent.epoch, node and node.epoch) == epochs
+        if not same or (node and node.dirty) or self._tree.path(parent) != directory:
             return
         node = await self._names.bind(parent, name, st, asked_s)
+        self._tree.drop(node)  # if nobody knows it but us
         if data is None or len(data) != st.size or node.stat.version != st.version or node.dirty:
             return
         wholes = volume.cache.wholes

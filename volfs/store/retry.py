@@ -79,7 +79,7 @@ class Deadlines:
                 raise StoreTimeout("the store does not answer")
             deadline_s = min(deadline_s, _AWAY_S)
             self._ask_again_at = began + deadline_s + _ASK_AGAIN_S
-        with trio.move_on_after(deadline_s):
+        with trio.CancelScope(deadline=began + deadline_s):  # `move_on_after` costs half as much again
             try:
                 result = await function()
             except StoreError as error:
