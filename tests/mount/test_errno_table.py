@@ -76,10 +76,11 @@ OTHERWISE = {
 #: What no act of a mode can make the store do.
 UNPROVOKED = {
     # Of a file whose names the mount does not know, it cannot show what is staged (test_links.py has it).
-    "local": frozenset(("reader.overwrite",)),
+    # An error of a fetch is nobody's: the open meets it itself (tests/fs/test_siblings.py has it).
+    "local": frozenset(("fetch", "reader.overwrite")),
     # What is to be changed is read through the cache.
-    "cached": frozenset(("reader.copy_to", "reader.overwrite")),
-    "remote": frozenset(("reader.copy_to", "reader.overwrite")),
+    "cached": frozenset(("fetch", "reader.copy_to", "reader.overwrite")),
+    "remote": frozenset(("fetch", "reader.copy_to", "reader.overwrite")),
 }
 
 #: The first back-off is at most 0.5 s, the second 1 s: a retry may meet the fault of another trial.

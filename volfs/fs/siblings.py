@@ -294,11 +294,13 @@ class Siblings:
         parent, node = self._tree.known(directory), self._tree.known(fetch.path)
         if parent is None or volume.cache is None:
             return
-        epochs = parent.epoch, node and node.epoch
+        epochs = parent.epoch, node.epoch if node is not None else 0
         asked_s, now_ns = trio.current_time(), volume.now_ns()
         st, data = await volume.store.fetch(fetch.path, WHOLE_BYTES)
-        same = parent.children.get(name) is node and (parent.epoch, node and node.epoch) == epochs
-        if not same or (node and node.dirty) or self._tree.path(parent) != directory:
+        child = parent.children.get(name)  # may have been looked up meanwhile, which is no change
+        if (parent.epoch, child.epoch if child is not None else 0) != epochs or (node and child is not node):
+            return
+        if (child is not None and child.dirty) or self._tree.path(parent) != directory:
             return
         node = await self._names.bind(parent, name, st, asked_s)
         self._tree.drop(node)  # if nobody knows it but us

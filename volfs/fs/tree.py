@@ -34,8 +34,8 @@ ROOT = 1
 #: As many nodes as one would want to know of while the store is away, in some 50 MB.
 REMEMBERED = 50_000
 
-#: What was fetched ahead is to be known until it is opened, though the kernel never heard of it: so many nodes
-#: of a remote store.
+#: As many nodes of a remote store as are ever fetched ahead: they are to be known until they are opened,
+#: though the kernel never heard of them.
 KNOWN_AHEAD = 4096
 
 #: Numbers of nodes whose own number is taken start here, far above what file systems hand out.

@@ -220,7 +220,7 @@ class Volume:
         ones is often under way, and where none is, `fs.changes` tells.
         """
         known, node.stat = node.stat, st
-        if st is known:
+        if st is known and node.checked_s != -math.inf:
             return  # the store gave no answer (`stat`): it is as old as it was
         node.checked_s = max(node.checked_s, trio.current_time() if asked_s is None else asked_s)
         if st.version != known.version and node.is_file:
