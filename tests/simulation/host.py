@@ -178,7 +178,9 @@ class Host:
         self._directory.granularity_ns = 0  # contents differ in size: the clock decides nothing
         self.faults = _Schedule(self._changed)
         store = FaultStore(self._directory, self.faults)
-        store.local = not self.mode.cached  # else nothing is fetched ahead; calls are made inline all the same
+        store.local = (
+            not self.mode.cached
+        )  # else nothing is fetched ahead; calls are made inline all the same
         self.journal = _Journal(self._directory_path / "journal.db")
         staging, path = self._open_staging()
         self.cache = self._open_cache()
