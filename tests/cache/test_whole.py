@@ -39,7 +39,7 @@ async def test_bytes_are_read_at_once_and_kept_behind(tmp_path: Path) -> None:
         part = cache.wholes.read(version, 200_000, 200_000)
         assert part == data[200_000:]
         cache.wholes.done(version)
-        await until(lambda: cache.is_complete(version, len(data)))
+        await until(lambda: cache.complete({version: len(data)}))
         await until(lambda: not len(cache.wholes))
         assert cache._traffic.in_flight == 0
     async with running(tmp_path) as cache:
@@ -62,7 +62,7 @@ async def test_many_files_are_written_by_few_calls(tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(cache._shelf, "thread", counted)
         for version, data in files.items():
             await fetched(cache, version.decode(), data)
-        await until(lambda: all(cache.is_complete(version, 5000) for version in files))
+        await until(lambda: all(cache.complete({version: 5000}) for version in files))
         assert len(calls) < 20
         for version, data in files.items():
             cache.wholes.done(version)
@@ -165,7 +165,7 @@ async def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(os, "open", full)
         version = await fetched(cache, "v", b"abc")
         await until(lambda: not cache.wholes._pending)
-        assert not cache.is_complete(version, 3)
+        assert not cache.complete({version: 3})
         assert cache.wholes.read(version, 0, 9) == b"abc"
         monkeypatch.undo()
         assert cache.used_bytes == cache._room.reserved == 0

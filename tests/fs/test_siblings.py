@@ -168,7 +168,7 @@ async def test_what_may_change_unseen_is_not_kept(tmp_path: Path) -> None:
             assert await mount.read(f"d/{name}") == files[name]
         await idle(mount)
         st = mount.vfs.volume.tree.get(await mount.number(f"d/{names[10]}")).stat
-        assert not mount.cache.is_complete(st.version, st.size)
+        assert not mount.cache.complete({st.version: st.size})
         assert mount.cache.used_bytes == 0
 
 

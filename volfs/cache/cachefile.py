@@ -30,7 +30,7 @@ import xxhash
 from volfs.core.spans import BLOCK_BYTES, Extent, block_count, block_extent, blocks_of, cost_bytes
 from volfs.core.versions import Version
 
-__all__ = ["CacheFile", "punch", "read_blocks", "write_blocks"]
+__all__ = ["CacheFile", "punch", "read_blocks", "sums_of", "write_blocks"]
 
 #: The largest request of the kernel, and the rest of the blocks at its two ends. Every read that the page
 #: cache answers lands here and is replied from here: a fresh buffer costs as much as the copy itself.
@@ -207,7 +207,7 @@ class CacheFile:
         whole = block_extent(blocks, self.size)
         if whole.size > len(_SCRATCH) or not self._read_nowait(whole, blocks):
             return None
-        sums = _sums(_SCRATCH[: whole.size])
+        sums = sums_of(_SCRATCH[: whole.size])
         for number, sum_ in zip(blocks, sums, strict=True):
             if self.present[number] != sum_:
                 return None  # the slow path looks again, and drops it
@@ -230,7 +230,8 @@ class CacheFile:
         return False
 
 
-def _sums(data: memoryview) -> list[int]:
+def sums_of(data: memoryview) -> list[int]:
+    """The checksum of each block."""
     return [xxhash.xxh3_64_intdigest(data[i : i + BLOCK_BYTES]) for i in range(0, len(data), BLOCK_BYTES)]
 
 
@@ -244,7 +245,7 @@ def read_blocks(fd: int, extent: Extent) -> tuple[bytearray, list[int]]:
         if not got:
             break  # somebody has cut our file: the checksum will not match
         done += got
-    return data, _sums(view)
+    return data, sums_of(view)
 
 
 def write_blocks(fd: int, offset: int, data: memoryview) -> tuple[list[int], int]:
@@ -252,7 +253,7 @@ def write_blocks(fd: int, offset: int, data: memoryview) -> tuple[list[int], int
     done = 0
     while done < len(data):
         done += os.pwrite(fd, data[done:], offset + done)
-    return _sums(data), os.fstat(fd).st_mtime_ns
+    return sums_of(data), os.fstat(fd).st_mtime_ns
 
 
 def punch(fd: int, gaps: Iterable[range]) -> int:

@@ -12,7 +12,7 @@ are attached to a version.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -116,14 +116,9 @@ class Cache:
         self.wholes.drop(version)
         self._shelf.forget(version)
 
-    def is_complete(self, version: Version, size: int) -> bool:
-        """Whether the disk has all of a version."""
-        file = self._shelf.known(version)
-        if file is None or file.size != size or not self._shelf.load_inline(file):
-            return False
-        complete = file.present is not None and len(file.present) == block_count(size)
-        self._shelf.settle(file)
-        return complete
+    def complete(self, sizes: Mapping[Version, int]) -> set[Version]:
+        """Those of the versions, given with their sizes, of which the disk has all."""
+        return self._shelf.complete(sizes)
 
     def rekey(self, old: Version, new: Version) -> None:
         """The bytes of `old` have a new version: our own change of attributes."""

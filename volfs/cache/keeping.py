@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from volfs import crash
-from volfs.cache.cachefile import CacheFile, punch, write_blocks
+from volfs.cache.cachefile import CacheFile, punch, sums_of, write_blocks
 from volfs.cache.evict import DISK_FULL
 from volfs.cache.flight import Traffic
 from volfs.cache.shelf import Shelf
@@ -95,7 +95,7 @@ async def keep_files(traffic: Traffic, files: Sequence[tuple[Version, bytes]]) -
         sums, error = await shelf.thread(_write_files, [(path, data) for _, path, data in work])
         crash.point("keep.files")
         for (version, data), (number, path, _), sums_ in zip(wanted, work, sums, strict=False):
-            if not shelf.put(number, version, sums_, len(data), 0, sure=True):
+            if not shelf.put(number, version, sums_, len(data), 0, new=True):
                 path.unlink(missing_ok=True)
     finally:
         shelf.arriving.difference_update(number for number, _, _ in work)
@@ -115,7 +115,10 @@ def _write_files(work: list[tuple[Path, bytes]]) -> tuple[list[list[int]], OSErr
             # A daemon that was killed may have left something under this number.
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
-                sums.append(write_blocks(fd, 0, memoryview(data))[0])
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(fd, view) :]
+                sums.append(sums_of(memoryview(data)))
             except OSError:
                 path.unlink(missing_ok=True)
                 raise
@@ -135,7 +138,7 @@ def place(shelf: Shelf, version: Version, size: int, staged: Path, sums: Iterabl
         crash.point("adopt.renamed")
         os.chmod(path, 0o600)  # the user's mode could keep us out
         # Believed after a look at the bytes: the sums were made while it was copied to the store.
-        placed = shelf.put(number, version, sums, size, cost, sure=False)
+        placed = shelf.put(number, version, sums, size, cost, new=False)
     except OSError as error:
         log.warning("a committed file cannot be kept in the cache", error=str(error))
     finally:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -27,7 +27,8 @@ from volfs import crash
 from volfs.cache.cachefile import CacheFile, punch
 from volfs.cache.index import Batch, Index, Row
 from volfs.cache.reconcile import path_of
-from volfs.core.spans import BLOCK_BYTES, runs
+from volfs.cache.telling import take_news
+from volfs.core.spans import BLOCK_BYTES, block_count, runs
 from volfs.core.versions import Version
 from volfs.telemetry import get_logger
 
@@ -99,6 +100,15 @@ class Shelf:
             if row.id not in self.hot and row.id not in self.leaving:
                 return self.warm(row)
         return None
+
+    def complete(self, sizes: Mapping[Version, int]) -> set[Version]:
+        """Those versions of which all blocks are present: many at once, because each query costs a turn."""
+        extents = {v: (f.size, len(f.present)) for v in sizes if (f := self._versions.get(v)) and f.present}
+        try:
+            extents |= self.index.extents([version for version in sizes if version not in extents])
+        except sqlite3.Error as error:
+            self._complain(error)
+        return {v for v, extent in extents.items() if extent == (sizes[v], block_count(sizes[v]))}
 
     def warm(self, row: Row) -> CacheFile:
         """Bring a file that is in the index only into memory."""
@@ -201,14 +211,14 @@ class Shelf:
         return self._next_id, path_of(self.blocks, self._next_id)
 
     def put(
-        self, number: int, version: Version, sums: Iterable[int], size: int, cost: int, sure: bool
+        self, number: int, version: Version, sums: Iterable[int], size: int, cost: int, *, new: bool
     ) -> bool:
         """What lies at an allotted number is all of a version; False if another file of it is being read.
 
-        `cost`: what it takes on the disk, if its size does not explain that. `sure`: its bytes are known
-        to be those of the checksums.
+        `cost`: on the disk, if its size does not explain it. `new`: its bytes are those of the
+        checksums, and the index has nothing of the version.
         """
-        other = self.known(version)
+        other = self._versions.get(version) if new else self.known(version)
         if other is not None:
             if other.users:
                 return False
@@ -216,7 +226,7 @@ class Shelf:
         file = self._shelve(Row(number, version, size, 0, 0), saved=False)
         file.made = True
         file.take(dict(enumerate(sums)))
-        if sure:
+        if new:
             file.unverified.clear()
         file.unsaved = dict(file.present or {})
         file.extra = max(0, cost - file.worth())
@@ -329,16 +339,7 @@ class Shelf:
         batch = Batch(gone=list(self._gone))
         files = [file for file in self._dirty.values() if not file.doomed]
         for file in files:
-            batch.files.append(Row(file.id, file.version, file.size, file.used, file.cost))
-            if file.rewrite:
-                batch.emptied.append(file.id)
-                batch.blocks.extend((file.id, n, sum_) for n, sum_ in (file.present or {}).items())
-            else:
-                batch.lost.extend((file.id, n) for n in file.lost)
-                batch.blocks.extend((file.id, n, sum_) for n, sum_ in file.unsaved.items())
-            file.rewrite = False
-            file.unsaved.clear()
-            file.lost.clear()
+            take_news(file, batch)
         self._gone.clear()
         self._dirty.clear()
         self._flushing = {file.id for file in files}

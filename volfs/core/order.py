@@ -8,7 +8,9 @@ directory. A program that knows its order says it (`Hint`).
 Several readers may go through one directory at once, each in steps of more than
 one (workers of a loader): a directory has several streams, and each open
 belongs to the nearest. The window of a stream doubles whenever its reader had to
-wait for a file, as `core.readahead` does inside a file. This module is pure.
+wait for a file, as `core.readahead` does inside a file. It is refilled when half of it
+is used up: what has to be known about many files costs little more than about one.
+This module is pure.
 
 *Invariants:* a name is asked for at most once a stream, unless its reader turns
 back. What is asked for is ahead of the open that asked.
@@ -207,9 +209,11 @@ class Listed:
         first = max(stream.ahead, way.last) + 1
         if step > 1:  # the next place in step with the last one
             first = way.last + -(-(first - way.last) // step) * step
-        wanted = range(first, min(way.last + stream.window * step + 1, len(sequence)), step)
-        if wanted:
-            stream.ahead = wanted[-1]
+        end = way.last + stream.window * step + 1
+        wanted = range(first, min(end, len(sequence)), step)
+        if not wanted or (len(wanted) <= stream.window // 2 and end < len(sequence)):
+            return []
+        stream.ahead = wanted[-1]
         return [self.entries[sequence[place]][0] for place in wanted]
 
 
@@ -265,6 +269,9 @@ class Hint:
 
     def _ask(self) -> list[bytes]:
         start = max(self._ahead, self._last, self._base)
-        stop = min(self._last + self._window, self._base + len(self._paths))
+        end = self._base + len(self._paths)
+        stop = min(self._last + self._window, end)
+        if stop - start <= self._window // 2 and stop < end:
+            return []
         self._ahead = max(start, stop)
         return [self._paths[i - self._base] for i in range(start, stop)]

@@ -30,7 +30,7 @@ import structlog
 import trio
 
 from volfs.core.order import Hint, Listed, Order
-from volfs.core.versions import is_racy
+from volfs.core.versions import Version, is_racy
 from volfs.errors import StoreError, StoreTimeout, VolfsError
 from volfs.fs.tree import Node, join
 from volfs.fs.volume import Volume
@@ -89,7 +89,8 @@ class Siblings:
         self._count = 0  # of names in `_listed`
         self._presumed: tuple[Order, int] | None = None
         self._hints: OrderedDict[int, Hint] = OrderedDict()
-        self._queue: OrderedDict[bytes, None] = OrderedDict()  # paths to fetch, the next one first
+        #: Paths to fetch, the next one first; False where the attributes will do.
+        self._queue: OrderedDict[bytes, bool] = OrderedDict()
         self._fetches: dict[bytes, _Fetch] = {}
         self._late: set[bytes] = set()  # looked up before their fetch was done
 
@@ -186,9 +187,19 @@ class Siblings:
     # -- fetching --------------------------------------------------------------------
 
     def _want(self, paths: Iterable[bytes]) -> None:
+        cache = self._volume.cache
+        sizes: dict[Version, int] = {}
+        versions: dict[bytes, Version | None] = {}
         for path in paths:
             if path not in self._fetches:
-                self._queue[path] = None
+                node = self._tree.known(path)
+                versions[path] = node.stat.version if node is not None else None
+                if node is not None and 0 < node.stat.size <= WHOLE_BYTES:
+                    sizes[node.stat.version] = node.stat.size
+        if versions and cache is not None:
+            complete = cache.complete(sizes)
+            for path, version in versions.items():
+                self._queue[path] = version in sizes and version not in complete
         self.pump()
 
     def pump(self) -> None:
@@ -197,12 +208,12 @@ class Siblings:
             self._queue.clear()
             return
         while self._queue and len(self._fetches) < _AT_ONCE:
-            path = next(iter(self._queue))
-            if not self._begin(path):
+            path, lacks = next(iter(self._queue.items()))
+            if not self._begin(path, lacks):
                 return
             self._queue.pop(path, None)
 
-    def _begin(self, path: bytes) -> bool:
+    def _begin(self, path: bytes, lacks: bool) -> bool:
         """Fetch one, if that is of use; False if there is no memory for it now."""
         volume, nursery = self._volume, self._nursery
         assert volume.cache is not None and nursery is not None
@@ -210,11 +221,12 @@ class Siblings:
         if node is None:
             self._start(nursery, self._find, _Fetch(path))
         elif node.is_file and not node.dirty:
-            if self._is_worth(node):
-                if not volume.cache.wholes.reserve(node.stat.size):
-                    volume.cache.wholes.call_back(self)
+            st, wholes = node.stat, volume.cache.wholes
+            if lacks and 0 < st.size <= WHOLE_BYTES and not wholes.has(st.version):
+                if not wholes.reserve(st.size):
+                    wholes.call_back(self)
                     return False
-                self._start(nursery, self._fetch, _Fetch(path, node.stat.size))
+                self._start(nursery, self._fetch, _Fetch(path, st.size))
             elif not volume.fresh(node):
                 self._start(nursery, self._look, _Fetch(path))
         return True
@@ -225,7 +237,7 @@ class Siblings:
         assert cache is not None
         if not 0 < st.size <= WHOLE_BYTES or cache.wholes.has(st.version):
             return False
-        return not cache.is_complete(st.version, st.size)
+        return not cache.complete({st.version: st.size})
 
     async def settle(self, node: Node) -> None:
         """The node is being opened: let it be known, and its bytes here, if one small fetch can do that.
