@@ -102,7 +102,7 @@ class Shelf:
         return None
 
     def complete(self, sizes: Mapping[Version, int]) -> set[Version]:
-        """Those versions of which all blocks are present: many at once, because each query costs a turn."""
+        """Those versions of which all blocks are present. One query for many: each gives the turn away."""
         extents = {v: (f.size, len(f.present)) for v in sizes if (f := self._versions.get(v)) and f.present}
         try:
             extents |= self.index.extents([version for version in sizes if version not in extents])
@@ -215,8 +215,7 @@ class Shelf:
     ) -> bool:
         """What lies at an allotted number is all of a version; False if another file of it is being read.
 
-        `cost`: on the disk, if its size does not explain it. `new`: its bytes are those of the
-        checksums, and the index has nothing of the version.
+        `cost`: if its size does not tell. `new`: the index has no such version; the sums are sure.
         """
         other = self._versions.get(version) if new else self.known(version)
         if other is not None:
