@@ -48,8 +48,8 @@ WHOLE_BYTES: Final = 4 << 20
 #: A file up to this size is fetched whole when it is opened: reading a part of it costs the same round trip.
 _AT_OPEN_BYTES: Final = 256 << 10
 
-#: Fetches at once. As many as the store's threads are.
-_AT_ONCE: Final = 64
+#: Fetches at once: some more than the store has threads, so that none of these has to sleep between two.
+_AT_ONCE: Final = 80
 
 #: Names that are remembered, of all directories listed lately: some 20 MB.
 _NAMES: Final = 100_000
