@@ -195,5 +195,5 @@ async def test_what_is_being_written_is_no_stranger(tmp_path: Path) -> None:
         path.write_bytes(b"abc")
         assert (await cache.mend()).strangers == 0
         assert path.exists()
-        cache._shelf.arriving.discard(number)
+        del cache._shelf.arriving[number]
         assert (await cache.mend()).strangers == 1

@@ -98,7 +98,8 @@ async def keep_files(traffic: Traffic, files: Sequence[tuple[Version, bytes]]) -
             if not shelf.put(number, version, sums_, len(data), 0, new=True):
                 path.unlink(missing_ok=True)
     finally:
-        shelf.arriving.difference_update(number for number, _, _ in work)
+        for number, _, _ in work:
+            del shelf.arriving[number]
         traffic.room.reserved -= sum(costs)
     if error is not None and not traffic.failing:
         log.warning("the cache disk fails; reading past it", error=str(error))
@@ -142,7 +143,7 @@ def place(shelf: Shelf, version: Version, size: int, staged: Path, sums: Iterabl
     except OSError as error:
         log.warning("a committed file cannot be kept in the cache", error=str(error))
     finally:
-        shelf.arriving.discard(number)
+        del shelf.arriving[number]
     if not placed:  # also if somebody reads bytes that were fetched again already
         path.unlink(missing_ok=True)
     return placed

@@ -56,7 +56,7 @@ class Shelf:
         self.blocks = blocks
         self.hot: OrderedDict[int, CacheFile] = OrderedDict()  # the one used last at the end
         self.leaving: dict[int, int] = {}  # id -> cost of files to be unlinked
-        self.arriving: set[int] = set()  # ids of files that are being made, and that nobody finds yet
+        self.arriving: dict[int, Path] = {}  # ids of files that are being made, and that nobody finds yet
         self._versions: dict[Version, CacheFile] = {}
         self._dirty: dict[int, CacheFile] = {}
         self._flushing: set[int] = set()
@@ -118,8 +118,8 @@ class Shelf:
         self._next_id += 1
         return self._shelve(Row(self._next_id, version, size, 0, 0), saved=False)
 
-    def _shelve(self, row: Row, *, saved: bool) -> CacheFile:
-        file = CacheFile(row.id, row.version, row.size, path_of(self.blocks, row.id), saved=saved)
+    def _shelve(self, row: Row, *, saved: bool, path: Path | None = None) -> CacheFile:
+        file = CacheFile(row.id, row.version, row.size, path or path_of(self.blocks, row.id), saved=saved)
         file.used, file.cost = row.used, row.cost
         self.hot[row.id] = self._versions[row.version] = file
         self.hot.move_to_end(row.id, last=False)
@@ -207,8 +207,8 @@ class Shelf:
     def allot(self) -> tuple[int, Path]:
         """A number that no file has, and where its bytes go. The caller takes it from `arriving` again."""
         self._next_id += 1
-        self.arriving.add(self._next_id)
-        return self._next_id, path_of(self.blocks, self._next_id)
+        path = self.arriving[self._next_id] = path_of(self.blocks, self._next_id)
+        return self._next_id, path
 
     def put(
         self, number: int, version: Version, sums: Iterable[int], size: int, cost: int, *, new: bool
@@ -222,7 +222,7 @@ class Shelf:
             if other.users:
                 return False
             self.doom(other)
-        file = self._shelve(Row(number, version, size, 0, 0), saved=False)
+        file = self._shelve(Row(number, version, size, 0, 0), saved=False, path=self.arriving[number])
         file.made = True
         file.take(dict(enumerate(sums)))
         if new:

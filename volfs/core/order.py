@@ -143,6 +143,8 @@ class Listed:
         at = self._index.get(name)
         if at is None:
             return []
+        if self._goes_on(at, waited):
+            return []
         places = [sequence[at] for sequence in self._places]
         stream = self._match(places)
         if stream is None:
@@ -151,6 +153,23 @@ class Listed:
             for way, place in zip(stream.ways, places, strict=True):
                 way.advance(place, stream.window)
         return self._ask(stream, waited)
+
+    def _goes_on(self, at: int, waited: bool) -> bool:
+        """Whether the open is the very next one of the latest stream, and enough was asked for.
+
+        Nearly every open is: only its own order is looked at, and the others start anew if it ends.
+        """
+        stream = self._streams[-1] if self._streams else None
+        if stream is None or stream.order is None or waited:
+            return False
+        way = stream.ways[stream.order]
+        place = self._places[stream.order][at]
+        if place != way.last + max(1, way.step) or place > stream.ahead - stream.window // 2 * max(
+            1, way.step
+        ):
+            return False
+        way.last = place
+        return True
 
     def _sort(self) -> None:
         entries = self.entries
