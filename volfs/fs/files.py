@@ -217,6 +217,7 @@ class Files:
                 node = self._names.made(parent, name, placeholder)
             else:
                 node = volume.tree.create(parent, name, staged.stat())
+                volume.siblings.grew(parent)
                 parent.touched_ns = volume.now_ns()
             file = self._hold(node)
             file.staged = staged

@@ -1,14 +1,16 @@
 """Listings: one pass over a directory, the store's names and those that only this mount has.
 
 *Invariants:* offsets are ordinals of this pass, from 1. Only the names since the
-last request are kept, so that memory does not grow with the directory. A name
-is given out with attributes that were asked for after nothing of ours changed
-in the directory.
+last request are kept, so that memory does not grow with the directory; up to _MOST_TOLD
+names are told to `fs.siblings`, which has a bound for all. A name is given out
+with attributes that are as fresh as a lookup's (`Names.is_fresh`), or were asked for
+after nothing of ours changed in the directory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 import trio
 
@@ -49,13 +51,24 @@ class Listing:
         )  # had bytes to commit when the pass began; the store did not name them yet
         self._ended = False
         self._given: list[tuple[bytes, int]] = []  # all names and numbers, for `fs.siblings`
+        self._began = 0.0, 0  # when, and the directory's epoch
+        self._recalled: Iterator[bytes] | None = None  # the names of a pass that is as good as a new one
 
     async def open(self) -> None:
-        """Open the store's directory, so that a removed one fails here."""
-        path = self._volume.tree.directory_path(self.node)
-        self._volume.watch(self.node, path)
-        self._reader = await self._volume.store.scan(path)
+        """Open the store's directory, so that a removed one fails here; not if it was listed just now."""
+        self._began = trio.current_time(), self.node.epoch
+        names = self._volume.siblings.recall(self.node)
+        self._recalled = None if names is None else iter(names)
+        if self._recalled is None:
+            await self._scan()
         self._ours = {name for name, child in self.node.children.items() if child.dirty or child.pending}
+
+    async def _scan(self) -> DirectoryReader:
+        if self._reader is None:
+            path = self._volume.tree.directory_path(self.node)
+            self._volume.watch(self.node, path)
+            self._reader = await self._volume.store.scan(path)
+        return self._reader
 
     async def read(self, offset: int, emit: Emit) -> None:
         """Give out entries from `offset` on until `emit` has no room."""
@@ -66,7 +79,8 @@ class Listing:
                 await self._more()
             step = self._names_read[at : at + self._step]
             if not step:
-                self._tell()
+                if self._recalled is None and len(self._given) == self._base + at < _MOST_TOLD:
+                    self._volume.siblings.listed(self.node, self._given, *self._began)
                 return
             entries = await self._attributes(step)
             for name in step:
@@ -80,14 +94,11 @@ class Listing:
                         self._given.append((name, node.number))
                 at += 1
 
-    def _tell(self) -> None:
-        """The pass is over."""
-        if len(self._given) < _MOST_TOLD:
-            self._volume.siblings.listed(self.node, self._given)
-
     async def _more(self) -> None:
-        assert self._reader is not None
-        names = await self._reader.names(self._step)
+        if self._recalled is not None:
+            names = list(islice(self._recalled, self._step))
+        else:
+            names = await (await self._scan()).names(self._step)
         if names:
             self._names_read += names
             self._ours.difference_update(names)
@@ -111,19 +122,28 @@ class Listing:
 
     async def _attributes(self, names: list[bytes]) -> dict[bytes, Node]:
         """Nodes of those names that exist."""
-        assert self._reader is not None
         node = self.node
+        known: dict[bytes, Node] = {}
         stats: list[tuple[bytes, Stat]] = []
         asked_s = trio.current_time()
         for _ in range(_TRIES):
             epoch, dirty, asked_s = node.epoch, self._dirty(names), trio.current_time()
-            stats = await self._reader.stats([name for name in names if name not in dirty])
+            known = self._known(names)
+            ask = [name for name in names if name not in dirty and name not in known]
+            stats = await (await self._scan()).stats(ask) if ask else []
             # What was committed meanwhile, and may be forgotten already, is the store's to tell of now.
             if node.epoch == epoch and self._dirty(dirty) == dirty:
                 break
         found = {name: await self._names.bind(node, name, st, asked_s) for name, st in stats}
-        found |= self._dirty(names)
+        found |= known | self._dirty(names)
         return {name: child for name, child in found.items() if node.children.get(name) is child}
+
+    def _known(self, names: Iterable[bytes]) -> dict[bytes, Node]:
+        """Those of which the store was asked just now, by this pass, another one, or a lookup."""
+        children, is_fresh = self.node.children, self._names.is_fresh
+        return {
+            name: child for name in names if (child := children.get(name)) is not None and is_fresh(child)
+        }
 
     def _dirty(self, names: Iterable[bytes]) -> dict[bytes, Node]:
         """Those of which this mount knows the truth."""

@@ -47,7 +47,7 @@ class Names:
             raise NotFound("a reserved name")
         while True:
             child = parent.children.get(name)
-            if child is not None and (child.dirty or (not force and self._is_fresh(child))):
+            if child is not None and (child.dirty or (not force and self.is_fresh(child))):
                 return child
             path = self._tree.directory_path(parent)
             volume.watch(parent, path)
@@ -63,7 +63,7 @@ class Names:
                 raise NotFound("no such name")
             return await self.bind(parent, name, st, asked_s)
 
-    def _is_fresh(self, node: Node) -> bool:
+    def is_fresh(self, node: Node) -> bool:
         """Whether the node's name need not be asked for. With further names, nobody knows which one was."""
         return self._volume.fresh(node) and (node.is_dir or len(node.names) == node.stat.nlink == 1)
 
@@ -85,6 +85,8 @@ class Names:
         if child is not None and child.dirty:
             return child
         node = self._tree.bind(parent, name, st)
+        if child is None:
+            volume.siblings.grew(parent)
         volume.observe(node, st, asked_s)
         if node.is_dir:
             volume.watch(node, join(self._tree.directory_path(parent), name))

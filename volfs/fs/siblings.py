@@ -22,9 +22,10 @@ is. What is remembered is bounded.
 from __future__ import annotations
 
 import errno
+import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 import trio
@@ -73,6 +74,14 @@ class _Fetch:
         self.error: Exception | None = None
 
 
+class _Pass(NamedTuple):
+    """A listing that was read to its end: when it began, and the directory's epoch then."""
+
+    listed: Listed
+    began_s: float
+    epoch: int
+
+
 #: A way to bring what is known of a path up to date.
 _How = Callable[[_Fetch], Awaitable[None]]
 
@@ -85,7 +94,7 @@ class Siblings:
         self._tree = volume.tree
         self._names = names
         self._nursery: trio.Nursery | None = None
-        self._listed: OrderedDict[int, Listed] = OrderedDict()
+        self._listed: OrderedDict[int, _Pass] = OrderedDict()
         self._count = 0  # of names in `_listed`
         self._presumed: tuple[Order, int] | None = None
         self._hints: OrderedDict[int, Hint] = OrderedDict()
@@ -116,20 +125,38 @@ class Siblings:
 
     # -- what is known of the order ------------------------------------------------
 
-    def listed(self, directory: Node, entries: list[tuple[bytes, int]]) -> None:
-        """A directory was listed: names and inode numbers, in this order."""
+    def listed(self, directory: Node, entries: list[tuple[bytes, int]], began_s: float, epoch: int) -> None:
+        """A directory was listed: all names and inode numbers, in this order, and when that began."""
         self._forget(directory.number)
         if not self.active or not 1 < len(entries) <= _NAMES:
             return
-        self._listed[directory.number] = Listed(entries, self._presumed)
+        self._listed[directory.number] = _Pass(Listed(entries, self._presumed), began_s, epoch)
         self._count += len(entries)
         while self._count > _NAMES:
             self._forget(next(iter(self._listed)))
 
+    def grew(self, directory: Node) -> None:
+        """A name turned up that may not have been listed: the next listing is a new one."""
+        known = self._listed.get(directory.number)
+        if known is not None:
+            self._listed[directory.number] = known._replace(began_s=-math.inf)
+
+    def recall(self, directory: Node) -> list[bytes] | None:
+        """The names in a directory of which a listing began within the freshness, if none came or went since.
+
+        Names that others removed meanwhile are among them, if nobody asked for these since.
+        """
+        known = self._listed.get(directory.number)
+        if known is None or known.epoch != directory.epoch or not self.active:
+            return None
+        if trio.current_time() >= known.began_s + self._volume.policy.freshness_s:
+            return None
+        return [name for name, _ in known.listed.entries]
+
     def _forget(self, number: int) -> None:
-        listed = self._listed.pop(number, None)
-        if listed is not None:
-            self._count -= len(listed.entries)
+        known = self._listed.pop(number, None)
+        if known is not None:
+            self._count -= len(known.listed.entries)
 
     def hint(self, directory: Node, paths: Iterable[bytes], caller: int) -> None:
         """`caller` will open these paths below the directory, in this order, after those that it named.
@@ -168,8 +195,9 @@ class Siblings:
             if more is not None:
                 self._want(more)
                 hinted = True
-        listed = self._listed.get(parent.number)
-        if listed is not None and not hinted:
+        known = self._listed.get(parent.number)
+        if known is not None and not hinted:
+            listed = known.listed
             self._want(join(directory, each) for each in listed.opened(name, waited=waited))
             self._listed.move_to_end(parent.number)
             self._presumed = listed.follows or self._presumed
