@@ -85,8 +85,10 @@ class Remote:
             found.append((os.fsdecode(name), entry.number))
             return True
 
-        await self.vfs.readdir(handle, 0, emit)
-        await self.vfs.releasedir(handle)
+        try:
+            await self.vfs.readdir(handle, 0, emit)
+        finally:
+            await self.vfs.releasedir(handle)
         return found
 
     async def read(self, path: str) -> bytes:

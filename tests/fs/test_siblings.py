@@ -293,55 +293,6 @@ async def test_a_hint_is_fetched_in_a_window(tmp_path: Path) -> None:
         assert 0 < len(mount.cache.wholes) <= MOST_WINDOW
 
 
-# -- listings --------------------------------------------------------------------
-
-
-async def test_a_listing_right_after_another_asks_nothing(tmp_path: Path) -> None:
-    """R1a: names and attributes that were asked for within the freshness are listed again from memory."""
-    async with remote(tmp_path) as mount:
-        mount.make("d", 300)
-        first = await mount.list("d")
-        mount.store.requests.clear()
-        assert await mount.list("d") == first
-        assert mount.store.requests.total() == 0
-        await mount.vfs.unlink(await mount.number("d"), first[7][0].encode())
-        assert await mount.list("d") == first[:7] + first[8:]
-        handle = (await mount.vfs.create(await mount.number("d"), b"new", 0o644, os.O_WRONLY, READER))[
-            1
-        ].handle
-        await mount.vfs.flush(handle)
-        await mount.vfs.release(handle)
-        assert "new" in dict(await mount.list("d"))
-
-
-async def test_a_name_that_was_looked_up_is_listed(tmp_path: Path) -> None:
-    """R2: a program that found a file lists it, also if others made it a moment ago."""
-    async with remote(tmp_path) as mount:
-        mount.make("d", 5)
-        await mount.list("d")
-        (mount.root / "d" / "new").write_bytes(b"x")
-        await mount.number("d/new")
-        assert "new" in dict(await mount.list("d"))
-
-
-async def test_a_listing_that_is_too_old_is_made_anew(tmp_path: Path) -> None:
-    """R2: what others made, removed or changed is listed after the freshness."""
-    async with remote(tmp_path, freshness_s=1000) as mount:
-        mount.make("d", 5)
-        first = await mount.list("d")
-        (mount.root / "d" / first[0][0]).unlink()
-        (mount.root / "d" / "new").write_bytes(b"x")
-        (mount.root / "d" / first[1][0]).write_bytes(b"longer than it was before" * 100)
-        for node in mount.vfs.volume.tree.by_number.values():
-            node.checked_s -= 2000.0
-        known = mount.vfs.siblings._listed
-        for number, one in known.items():
-            known[number] = one._replace(began_s=one.began_s - 2000.0)
-        assert {name for name, _ in await mount.list("d")} == {"new", *dict(first[1:])}
-        st = mount.vfs.volume.tree.get(first[1][1]).stat
-        assert st.size == 2500
-
-
 # -- what is known, and for how long ---------------------------------------------------
 
 

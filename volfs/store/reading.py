@@ -10,7 +10,7 @@ import errno
 import itertools
 import os
 import stat as _stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 import trio
@@ -192,7 +192,7 @@ class FileDirectoryReader:
         self._store = store
         self._fd = fd
         self._hide = hide
-        self._entries: Iterator[os.DirEntry[str]] | None = None
+        self._entries: os._ScandirIterator[str] | None = None
 
     async def names(self, most: int) -> list[bytes]:
         while True:
@@ -230,4 +230,9 @@ class FileDirectoryReader:
         return found
 
     def close(self) -> None:
+        if self._entries is not None:  # it has a descriptor of its own
+            if self._store.local:
+                self._entries.close()
+            else:
+                trio.lowlevel.start_thread_soon(self._entries.close, lambda outcome: None)
         self._store.let_go(self._fd)
