@@ -148,7 +148,7 @@ class DirectoryStore:
         return FileReader(self, fd)
 
     async def fetch(self, path: bytes, most_bytes: int) -> tuple[Stat, bytes | None]:
-        st, data = await self.call(fetch, self._root, path, most_bytes)
+        st, data = await self.call(fetch, self._root, path, most_bytes, not self.local)
         self.read_bytes += len(data or b"")
         return st, data
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import itertools
 import os
 import stat as _stat
@@ -50,19 +51,36 @@ def open_file(root: int, path: bytes) -> tuple[int, os.stat_result]:
     return fd, st
 
 
-def fetch(root: int, path: bytes, most_bytes: int) -> tuple[Stat, bytes | None]:
-    """As `Store.fetch`: all that a small file needs, so that it costs one change of threads. Blocking."""
+def fetch(root: int, path: bytes, most_bytes: int, past_cache: bool) -> tuple[Stat, bytes | None]:
+    """As `Store.fetch`: all that a small file needs, so that it costs one change of threads. Blocking.
+
+    `past_cache`: not by the page cache of the store's client, where that can be done: nobody else
+    is there for the bytes, and a copy of 150 KiB costs as much as two system calls.
+    """
     fd, before = open_file(root, path)
     try:
         st = to_stat(before)
         if st.size > most_bytes:
             return st, None
-        data = _pread(fd, st.size, 0)
+        data = _read_whole(fd, st.size, past_cache)
         if len(data) != st.size or version_of(os.fstat(fd)) != st.version:
             raise VersionChanged("the file changed while it was read")
         return st, data
     finally:
         os.close(fd)
+
+
+def _read_whole(fd: int, size: int, past_cache: bool) -> bytes:
+    if past_cache and size:
+        try:
+            # After the open, so that a FUSE server is not asked what it thinks of it.
+            fcntl.fcntl(fd, fcntl.F_SETFL, os.O_DIRECT)
+            return _pread(fd, size, 0)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # which says that memory or size do not suit a disk below
+                raise
+            fcntl.fcntl(fd, fcntl.F_SETFL, 0)
+    return _pread(fd, size, 0)
 
 
 class Caller(Protocol):
