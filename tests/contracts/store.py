@@ -177,6 +177,23 @@ class StoreContract:
             st = await publish(store, tmp_path, b"f", data)
             assert await store.fetch(b"f", len(data)) == (st, data)
 
+    async def test_a_fetch_believes_what_is_known_only_while_it_is_so(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        """R3: the bytes are of the version that comes with them, whatever was known before."""
+        old = await publish(store, tmp_path, b"f", b"old and longer")
+        st, data = await store.fetch(b"f", 100, old)
+        assert (st.version, data) == (old.version, b"old and longer")
+        new = await publish(store, tmp_path, b"f", b"new")
+        st, data = await store.fetch(b"f", 100, old)
+        assert (st.version, data) == (new.version, b"new")
+        st, data = await store.fetch(b"f", 2, old)
+        assert (st.version, data) == (new.version, None)
+        await store.unlink(b"f")
+        await store.mkdir(b"f", 0o755, NOBODY)
+        with pytest.raises(StoreError):
+            await store.fetch(b"f", 100, new)
+
     async def test_a_larger_file_is_not_fetched(self, store: Store, tmp_path: Path) -> None:
         """Its attributes are answered, and no bytes."""
         st = await publish(store, tmp_path, b"f", b"1234")

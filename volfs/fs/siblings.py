@@ -336,7 +336,8 @@ class Siblings:
             return
         epochs = parent.epoch, node.epoch if node is not None else 0
         asked_s, now_ns = trio.current_time(), volume.now_ns()
-        st, data = await volume.store.fetch(fetch.path, WHOLE_BYTES)
+        known = node.stat if node is not None else None
+        st, data = await volume.store.fetch(fetch.path, WHOLE_BYTES, known)
         child = parent.children.get(name)  # may have been looked up meanwhile, which is no change
         if (parent.epoch, child.epoch if child is not None else 0) != epochs or (node and child is not node):
             return

@@ -147,8 +147,10 @@ class DirectoryStore:
         fd = await self.call(self._open, path, drop=self.let_go)
         return FileReader(self, fd)
 
-    async def fetch(self, path: bytes, most_bytes: int) -> tuple[Stat, bytes | None]:
-        st, data = await self.call(fetch, self._root, path, most_bytes, not self.local)
+    async def fetch(
+        self, path: bytes, most_bytes: int, known: Stat | None = None
+    ) -> tuple[Stat, bytes | None]:
+        st, data = await self.call(fetch, self._root, path, most_bytes, known, not self.local)
         self.read_bytes += len(data or b"")
         return st, data
 

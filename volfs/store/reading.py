@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import itertools
@@ -39,26 +40,44 @@ _STATS_AT_ONCE = 16
 
 def open_file(root: int, path: bytes) -> tuple[int, os.stat_result]:
     """A descriptor of the regular file beneath `root`, and its attributes. Blocking."""
-    # O_NONBLOCK: the name may have become a FIFO, which must not hang the open.
-    fd = beneath.open_beneath(root, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    fd = _open(root, path)
     try:
         st = os.fstat(fd)
-        if not _stat.S_ISREG(st.st_mode):
-            raise OSError(errno.ESTALE, "not a regular file any more", os.fsdecode(path))
+        _require_file(st, path)
     except BaseException:
         os.close(fd)
         raise
     return fd, st
 
 
-def fetch(root: int, path: bytes, most_bytes: int, past_cache: bool) -> tuple[Stat, bytes | None]:
+def _open(root: int, path: bytes) -> int:
+    # O_NONBLOCK: the name may have become a FIFO, which must not hang the open.
+    return beneath.open_beneath(root, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _require_file(st: os.stat_result, path: bytes) -> None:
+    if not _stat.S_ISREG(st.st_mode):
+        raise OSError(errno.ESTALE, "not a regular file any more", os.fsdecode(path))
+
+
+def fetch(
+    root: int, path: bytes, most_bytes: int, known: Stat | None, past_cache: bool
+) -> tuple[Stat, bytes | None]:
     """As `Store.fetch`: all that a small file needs, so that it costs one change of threads. Blocking.
 
     `past_cache`: not by the page cache of the store's client, where that can be done: nobody else
-    is there for the bytes, and a copy of 150 KiB costs as much as two system calls.
+    is there for the bytes, and a copy of 150 KiB costs as much as two system calls. Each call that
+    gives the interpreter away and gets it back costs about as much again.
     """
-    fd, before = open_file(root, path)
+    fd = _open(root, path)
     try:
+        if known is not None and known.is_file and known.size <= most_bytes:
+            data = _read_whole(fd, known.size, past_cache)
+            after = os.fstat(fd)
+            if version_of(after) == known.version and len(data) == known.size:
+                return to_stat(after), data
+        before = os.fstat(fd)
+        _require_file(before, path)
         st = to_stat(before)
         if st.size > most_bytes:
             return st, None
@@ -70,16 +89,19 @@ def fetch(root: int, path: bytes, most_bytes: int, past_cache: bool) -> tuple[St
         os.close(fd)
 
 
+#: Of those functions that never wait: called so, they keep the interpreter.
+_fcntl = ctypes.PyDLL(None, use_errno=True).fcntl
+
+
 def _read_whole(fd: int, size: int, past_cache: bool) -> bytes:
-    if past_cache and size:
+    # After the open, so that a FUSE server is not asked what it thinks of it.
+    if past_cache and size and _fcntl(fd, fcntl.F_SETFL, os.O_DIRECT) == 0:
         try:
-            # After the open, so that a FUSE server is not asked what it thinks of it.
-            fcntl.fcntl(fd, fcntl.F_SETFL, os.O_DIRECT)
             return _pread(fd, size, 0)
         except OSError as error:
             if error.errno != errno.EINVAL:  # which says that memory or size do not suit a disk below
                 raise
-            fcntl.fcntl(fd, fcntl.F_SETFL, 0)
+            _fcntl(fd, fcntl.F_SETFL, 0)
     return _pread(fd, size, 0)
 
 

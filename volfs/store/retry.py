@@ -172,8 +172,10 @@ class RetryingStore:
     async def open(self, path: bytes) -> Reader:
         return RetryingReader(await self.deadlines.again(lambda: self._inner.open(path)), self.deadlines)
 
-    async def fetch(self, path: bytes, most_bytes: int) -> tuple[Stat, bytes | None]:
-        return await self.deadlines.again(lambda: self._inner.fetch(path, most_bytes))
+    async def fetch(
+        self, path: bytes, most_bytes: int, known: Stat | None = None
+    ) -> tuple[Stat, bytes | None]:
+        return await self.deadlines.again(lambda: self._inner.fetch(path, most_bytes, known))
 
     def reader(self, fd: int) -> Reader:
         return RetryingReader(self._inner.reader(fd), self.deadlines)
