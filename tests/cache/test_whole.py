@@ -83,7 +83,7 @@ async def test_memory_is_asked_for_first(tmp_path: Path) -> None:
         assert cache.wholes.reserve(M)
         assert cache.wholes.reserve(M)
         assert not cache.wholes.reserve(1)
-        cache.wholes.call_back(Waiting())
+        cache.wholes.call_back(Waiting(), wanted=True)
         assert not told
         cache.wholes.cancel(M)
         assert told

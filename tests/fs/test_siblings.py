@@ -263,7 +263,20 @@ async def test_a_hint_of_what_is_not_there(tmp_path: Path) -> None:
         files = mount.make("d", 3)
         (name, *_) = files
         await hint(
-            mount, "", ["no", "no/no", "d", "../x", "/d", "", f"d//{name}", f"d/{name}/x", f"d/{name}"]
+            mount,
+            "",
+            [
+                "no",
+                "no/no",
+                "d",
+                "../x",
+                "/d",
+                "",
+                ".volfs/owners/test",
+                f"d//{name}",
+                f"d/{name}/x",
+                f"d/{name}",
+            ],
         )
         await until(lambda: len(mount.cache.wholes) == 1)
         await idle(mount)

@@ -86,9 +86,12 @@ class Wholes:
         self._traffic.in_flight -= size
         self._traffic.pump()
 
-    def call_back(self, ahead: Ahead) -> None:
-        """There was no memory: tell when there may be."""
-        self._traffic.waiting[ahead] = None
+    def call_back(self, ahead: Ahead, *, wanted: bool) -> None:
+        """There was no memory: tell when there may be; or do not, any more."""
+        if wanted:
+            self._traffic.waiting[ahead] = None
+        else:
+            self._traffic.waiting.pop(ahead, None)
 
     def put(self, version: Version, data: bytes, *, keep: bool, until_s: float | None = None) -> None:
         """All bytes of a version, whose memory was reserved.

@@ -35,6 +35,7 @@ from volfs.core.versions import Version, is_racy
 from volfs.errors import StoreError, StoreTimeout, VolfsError
 from volfs.fs.tree import Node, join
 from volfs.fs.volume import Volume
+from volfs.store.base import RESERVED
 
 if TYPE_CHECKING:
     from volfs.fs.names import Names
@@ -60,6 +61,10 @@ HINTED: Final = 100_000
 
 #: Callers whose hints are remembered: one a worker of a loader.
 _HINTS: Final = 256
+
+
+#: Lookups that came too early are remembered for the opens that follow them.
+_LATE: Final = 1000
 
 
 class _Fetch:
@@ -102,6 +107,7 @@ class Siblings:
         self._queue: OrderedDict[bytes, bool] = OrderedDict()
         self._fetches: dict[bytes, _Fetch] = {}
         self._late: set[bytes] = set()  # looked up before their fetch was done
+        self._pumping = False
 
     async def run(self) -> None:
         """Fetch, until cancelled."""
@@ -170,7 +176,7 @@ class Siblings:
             return
         hint = self._hints.setdefault(caller, Hint())
         self._hints.move_to_end(caller)
-        wanted = [join(base, path) for path in paths if _is_plain(path)]
+        wanted = [path for path in (join(base, each) for each in paths if each) if _is_plain(path)]
         if len(hint) + len(wanted) > HINTED:
             raise StoreError("too many paths wait to be opened", errno=errno.EAGAIN)
         self._want(hint.add(wanted))
@@ -210,6 +216,8 @@ class Siblings:
             if directory is not None:
                 path = join(directory, name)
                 if path in self._fetches or path in self._queue:
+                    if len(self._late) >= _LATE:
+                        self._late.clear()  # looked up and not opened, all of them
                     self._late.add(path)
 
     # -- fetching --------------------------------------------------------------------
@@ -232,14 +240,23 @@ class Siblings:
 
     def pump(self) -> None:
         """Start what there is memory and a place for."""
-        if not self.active:
+        cache = self._volume.cache
+        if not self.active or cache is None:
             self._queue.clear()
             return
-        while self._queue and len(self._fetches) < _AT_ONCE:
-            path, lacks = next(iter(self._queue.items()))
-            if not self._begin(path, lacks):
-                return
-            self._queue.pop(path, None)
+        if self._pumping:
+            return  # asking for memory freed some
+        self._pumping = True
+        cache.wholes.call_back(self, wanted=False)
+        try:
+            while self._queue and len(self._fetches) < _AT_ONCE:
+                path, lacks = next(iter(self._queue.items()))
+                if path not in self._fetches and not self._begin(path, lacks):
+                    cache.wholes.call_back(self, wanted=True)
+                    return
+                self._queue.pop(path, None)
+        finally:
+            self._pumping = False
 
     def _begin(self, path: bytes, lacks: bool) -> bool:
         """Fetch one, if that is of use; False if there is no memory for it now."""
@@ -252,7 +269,6 @@ class Siblings:
             st, wholes = node.stat, volume.cache.wholes
             if lacks and 0 < st.size <= WHOLE_BYTES and not wholes.has(st.version):
                 if not wholes.reserve(st.size):
-                    wholes.call_back(self)
                     return False
                 self._start(nursery, self._fetch, _Fetch(path, st.size))
             elif not volume.fresh(node):
@@ -359,5 +375,6 @@ class Siblings:
 
 
 def _is_plain(path: bytes) -> bool:
-    """Whether a path leads down, name by name."""
-    return all(name not in (b"", b".", b"..") for name in path.split(b"/"))
+    """Whether a path leads down, name by name, and not to what is hidden."""
+    names = path.split(b"/")
+    return names[0] != RESERVED and all(name not in (b"", b".", b"..") for name in names)
