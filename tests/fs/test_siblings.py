@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import trio
@@ -18,6 +19,7 @@ from volfs.errors import StoreError
 from volfs.fs import siblings
 from volfs.fs.tree import ROOT
 
+T = TypeVar("T")
 Listing = list[tuple[str, int]]
 
 ORDERS: dict[str, Callable[[Listing], Listing]] = {
@@ -113,7 +115,7 @@ async def test_a_change_by_others_is_seen_by_the_next_open(tmp_path: Path) -> No
 
 
 async def test_what_is_written_here_is_read_here(tmp_path: Path) -> None:
-    """W1: bytes that were fetched ahead do not outlive our own change, nor do those on their way."""
+    """W1: bytes that were fetched ahead do not outlive our own change."""
     async with remote(tmp_path) as mount:
         mount.make("d", 20)
         names = [name for name, _ in await mount.list("d")]
@@ -127,14 +129,51 @@ async def test_what_is_written_here_is_read_here(tmp_path: Path) -> None:
         await mount.vfs.release(handle)
         assert (await mount.read(f"d/{names[3]}"))[:4] == b"ours"
 
-        fresh = names[3 + FIRST_WINDOW]
-        mount.faults.hang("fetch", where=lambda path: path == f"d/{fresh}".encode(), times=None)
-        await mount.read(f"d/{names[4]}")
-        await mount.vfs.unlink(await mount.number("d"), fresh.encode())
-        mount.faults.release()
+
+class _Late:
+    """The call is made at once, and answered when it is let."""
+
+    def __init__(self) -> None:
+        self.made, self.let = trio.Event(), trio.Event()
+
+    async def around(self, call: Call[T]) -> T:
+        answer = await call.whole()
+        self.made.set()
+        await self.let.wait()
+        return answer
+
+
+@pytest.mark.parametrize("change", ["unlink", "rename", "write"])
+async def test_our_change_outlives_an_older_answer(tmp_path: Path, change: str) -> None:
+    """W1: what the store said before we changed a file is not believed after."""
+    async with remote(tmp_path) as mount:
+        files = mount.make("d", 20)
+        names = [name for name, _ in await mount.list("d")]
+        ahead = names[3]
+        late = _Late()
+        mount.faults.plan("fetch", late, where=lambda path: path == f"d/{ahead}".encode())
+        for name in names[:3]:
+            await mount.read(f"d/{name}")
+        await late.made.wait()
+        number = await mount.number("d")
+        if change == "unlink":
+            await mount.vfs.unlink(number, ahead.encode())
+        elif change == "rename":
+            await mount.vfs.rename(number, names[19].encode(), number, ahead.encode(), 0)
+        else:
+            handle = (await mount.vfs.open(await mount.number(f"d/{ahead}"), os.O_WRONLY, READER)).handle
+            await mount.vfs.write(handle, 0, b"ours")
+            await mount.vfs.flush(handle)
+            await mount.vfs.release(handle)
+        late.let.set()
         await idle(mount)
-        with pytest.raises(StoreError):
-            await mount.read(f"d/{fresh}")
+        if change == "unlink":
+            with pytest.raises(StoreError):
+                await mount.read(f"d/{ahead}")
+        elif change == "rename":
+            assert await mount.read(f"d/{ahead}") == files[names[19]]
+        else:
+            assert (await mount.read(f"d/{ahead}"))[:4] == b"ours"
 
 
 async def test_an_error_ahead_is_nobodys(tmp_path: Path) -> None:
