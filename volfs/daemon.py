@@ -8,6 +8,7 @@
         ├── commits         a task each, where the store may hang
         ├── cache           index writes, eviction, fetch-ahead (only with a cache)
         ├── watcher         inotify events (only where the store is local)
+        ├── siblings        files that will be opened next (only over remote stores)
         ├── repairs         what `volfs recover` and `volfs fsck` ask for
         ├── clock           commits of files that stay open
         ├── poll            looks at open files
@@ -50,7 +51,7 @@ from volfs.commit.room import WriteRoom
 from volfs.commit.staging import Staging
 from volfs.config import MountConfig
 from volfs.errors import SetupError
-from volfs.fs.tree import REMEMBERED, Node, Tree
+from volfs.fs.tree import KNOWN_AHEAD, REMEMBERED, Node, Tree
 from volfs.fs.vfs import Vfs
 from volfs.fs.volume import Policy, Volume
 from volfs.kernel import dying, mounts
@@ -188,7 +189,7 @@ class _Daemon:
             if watcher is not None and node.watched:
                 watcher.remove(node.number)
 
-        remembers = REMEMBERED if config.stale_if_error_s else 0
+        remembers = REMEMBERED if config.stale_if_error_s else 0 if self._store.local else KNOWN_AHEAD
         volume = Volume(
             store=self._store,
             tree=Tree(await self._store.stat(b""), released, remembers=remembers),
@@ -289,6 +290,7 @@ class _Daemon:
                 with trio.move_on_after(_REPLAY_S):
                     await self._recovery.tried.wait()
                 services.start_soon(self._supervise, "sweep", self._directory.live)
+            services.start_soon(self._supervise, "siblings", self._vfs.siblings.run)
             services.start_soon(self._supervise, "repairs", self._vfs.repairs.run)
             services.start_soon(self._supervise, "clock", self._clock)
             services.start_soon(self._supervise, "poll", self._poll)

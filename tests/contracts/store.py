@@ -173,11 +173,49 @@ class StoreContract:
         os.close(fd)
         assert (stat.S_IMODE(st.mode), st.mtime_ns) == (0o751, 2_000_000_009)
 
+    async def test_a_small_file_is_fetched_whole(self, store: Store, tmp_path: Path) -> None:
+        """Bytes and attributes are of one version, and nothing stays open."""
+        for data in (b"", b"x", os.urandom(300_000)):
+            st = await publish(store, tmp_path, b"f", data)
+            assert await store.fetch(b"f", len(data)) == (st, data)
+
+    async def test_a_fetch_believes_what_is_known_only_while_it_is_so(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        """R3: the bytes are of the version that comes with them, whatever was known before."""
+        old = await publish(store, tmp_path, b"f", b"old and longer")
+        st, data = await store.fetch(b"f", 100, old)
+        assert (st.version, data) == (old.version, b"old and longer")
+        new = await publish(store, tmp_path, b"f", b"new")
+        st, data = await store.fetch(b"f", 100, old)
+        assert (st.version, data) == (new.version, b"new")
+        st, data = await store.fetch(b"f", 2, old)
+        assert (st.version, data) == (new.version, None)
+        await store.unlink(b"f")
+        await store.mkdir(b"f", 0o755, NOBODY)
+        with pytest.raises(StoreError):
+            await store.fetch(b"f", 100, new)
+
+    async def test_a_larger_file_is_not_fetched(self, store: Store, tmp_path: Path) -> None:
+        """Its attributes are answered, and no bytes."""
+        st = await publish(store, tmp_path, b"f", b"1234")
+        assert await store.fetch(b"f", 3) == (st, None)
+
+    async def test_only_regular_files_are_fetched(self, store: Store) -> None:
+        """No directory, no FIFO, nothing through a symlink; and none of them hangs."""
+        await store.mkdir(b"d", 0o755, NOBODY)
+        await store.mknod(b"p", stat.S_IFIFO | 0o600, 0, NOBODY)
+        await store.symlink(b"l", b"d", NOBODY)
+        for path in (b"d", b"p", b"l", b"no"):
+            with pytest.raises(StoreError):
+                await store.fetch(path, 10)
+
     async def test_missing_names(self, store: Store) -> None:
         """Every call on a name that is not there says ENOENT."""
         calls: list[Callable[[], object]] = [
             lambda: store.stat(b"no"),
             lambda: store.open(b"no"),
+            lambda: store.fetch(b"no", 1),
             lambda: store.scan(b"no"),
             lambda: store.unlink(b"no"),
             lambda: store.rmdir(b"no"),

@@ -178,6 +178,9 @@ class Host:
         self._directory.granularity_ns = 0  # contents differ in size: the clock decides nothing
         self.faults = _Schedule(self._changed)
         store = FaultStore(self._directory, self.faults)
+        store.local = (
+            not self.mode.cached
+        )  # else nothing is fetched ahead; calls are made inline all the same
         self.journal = _Journal(self._directory_path / "journal.db")
         staging, path = self._open_staging()
         self.cache = self._open_cache()
@@ -212,6 +215,7 @@ class Host:
                 await nursery.start(self.cache.run)
             nursery.start_soon(self.volume.queue.run)
             nursery.start_soon(self.recovery.run)
+            nursery.start_soon(self.vfs.siblings.run)
             nursery.start_soon(self._clock)
             ready.set()
         # Told to end; a crash does not come here.

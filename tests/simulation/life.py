@@ -23,6 +23,8 @@ from uuid import UUID
 
 import trio
 
+from volfs.store.threads import StoreThreads
+
 __all__ = ["Died", "Life", "current", "deterministic", "effect", "pause"]
 
 T = TypeVar("T")
@@ -97,6 +99,16 @@ async def _run_here(
     return result
 
 
+async def _call_here(threads: StoreThreads, call: Any) -> Any:
+    """In place of a thread of the store's: likewise, and what nobody takes is dropped."""
+    try:
+        return await _run_here(call.work, abandon_on_cancel=True)
+    except trio.Cancelled:
+        for result in call.results:
+            call.drop(result)
+        raise
+
+
 def _fsync(fd: int) -> None:
     """Power cuts are not simulated, and a disk takes long over this."""
 
@@ -110,6 +122,7 @@ def deterministic() -> Iterator[None]:
     """Nothing in here depends on threads, or on names drawn from the system's randomness."""
     with (
         patch("trio.to_thread.run_sync", _run_here),
+        patch("volfs.store.threads.StoreThreads._work", _call_here),
         patch("os.fsync", _fsync),
         patch("volfs.cache.reconcile._FOLDERS", 2),  # making 256 takes longer than all the rest
         patch("volfs.commit.staging.uuid4", _seeded_uuid4),

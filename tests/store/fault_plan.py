@@ -49,7 +49,19 @@ Where = Callable[[bytes], bool]
 
 OPERATIONS: Final = frozenset(
     (
-        *("stat", "open", "scan", "readlink", "mkdir", "mknod", "symlink", "link", "unlink", "rmdir"),
+        *(
+            "stat",
+            "open",
+            "fetch",
+            "scan",
+            "readlink",
+            "mkdir",
+            "mknod",
+            "symlink",
+            "link",
+            "unlink",
+            "rmdir",
+        ),
         *("rename", "change", "getxattr", "setxattr", "removexattr", "listxattr", "capacity"),
         *("sync_directory", "upload", "upload.show", "upload.discard", "overwrite"),
         *("reader.read", "reader.read_into", "reader.stat", "reader.change", "reader.copy_to"),

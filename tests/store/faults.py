@@ -181,6 +181,15 @@ class FaultStore(_Door):
         reader = await self._pass("open", path, lambda: self._inner.open(path))
         return _FaultReader(self.faults, reader, path)
 
+    async def fetch(
+        self, path: bytes, most_bytes: int, known: Stat | None = None
+    ) -> tuple[Stat, bytes | None]:
+        async def half() -> tuple[Stat, bytes | None]:
+            st, data = await self._inner.fetch(path, most_bytes, known)
+            return st, data and data[: len(data) // 2]
+
+        return await self._pass("fetch", path, lambda: self._inner.fetch(path, most_bytes, known), torn=half)
+
     def reader(self, fd: int) -> Reader:
         return _FaultReader(self.faults, self._inner.reader(fd), b"")
 

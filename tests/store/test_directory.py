@@ -179,3 +179,22 @@ async def test_a_mount_shows_that_it_lives(tmp_path: Path, monkeypatch: pytest.M
         nursery.cancel_scope.cancel()
     store.remove_staging()
     store.close()
+
+
+async def test_a_file_that_changes_under_a_fetch_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R3: bytes that are of no one version never leave the store."""
+    (tmp_path / "f").write_bytes(b"old")
+    store = DirectoryStore(tmp_path)
+    read = os.pread
+
+    def overtaken(fd: int, size: int, offset: int) -> bytes:
+        (tmp_path / "f").write_bytes(b"new")
+        os.utime(tmp_path / "f", ns=(1, 1))
+        return read(fd, size, offset)
+
+    monkeypatch.setattr(os, "pread", overtaken)
+    with pytest.raises(VersionChanged):
+        await store.fetch(b"f", 10)
+    store.close()

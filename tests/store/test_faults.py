@@ -141,6 +141,7 @@ async def test_every_operation_fails_with_the_planned_errno(
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "stat": lambda: store.stat(b"f"),
         "open": lambda: store.open(b"f"),
+        "fetch": lambda: store.fetch(b"f", 10),
         "scan": lambda: store.scan(b"d"),
         "readlink": lambda: store.readlink(b"l"),
         "mkdir": lambda: store.mkdir(b"new", 0o755, NOBODY),

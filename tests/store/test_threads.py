@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 import trio
@@ -120,3 +121,34 @@ async def test_who_is_cancelled_before_a_thread_was_free_used_nothing() -> None:
         assert (made, ended, pool.left) == ([], [True], 0)
         for call in hanging:
             call.let.set()
+
+
+async def test_calls_that_are_left_as_they_return(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever a call is left, its place is given back once: the bound on threads holds for ever."""
+    monkeypatch.setattr(threads, "_AT_ONCE", 4)
+    pool = StoreThreads()
+    at_once: list[int] = []
+    running = 0
+    mutex = threading.Lock()
+
+    def work(pause: float) -> None:
+        nonlocal running
+        with mutex:
+            running += 1
+            at_once.append(running)
+        time.sleep(pause)
+        with mutex:
+            running -= 1
+
+    for i in range(300):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pool.run, work, 0.0001 * (i % 5))
+            await trio.sleep(0.0001 * (i % 7))
+            nursery.cancel_scope.cancel()
+    await until(lambda: pool.left == 0 and not pool._active)
+    at_once.clear()
+    async with trio.open_nursery() as nursery:
+        for _ in range(40):
+            nursery.start_soon(pool.run, work, 0.002)
+    assert max(at_once) == 4
+    await until(lambda: not pool._active)

@@ -295,7 +295,7 @@ class Check:
         shelf = self._shelf
         if entry.is_dir or path_of(shelf.blocks, id_) != entry.path:
             return False
-        return id_ in shelf.hot or id_ in shelf.leaving or shelf.index.has(id_)
+        return id_ in shelf.hot or id_ in shelf.leaving or id_ in shelf.arriving or shelf.index.has(id_)
 
     def _stranger(self, path: Path) -> None:
         if os.path.lexists(path):  # it may have left since it was listed

@@ -12,7 +12,7 @@ are attached to a version.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -23,11 +23,13 @@ from volfs.cache.check import CacheReport, Check, Look, Mend
 from volfs.cache.contents import Contents
 from volfs.cache.evict import DISK_FULL, Room
 from volfs.cache.flight import Traffic
+from volfs.cache.keeping import place
 from volfs.cache.lease import Leases
 from volfs.cache.overhead import Overhead
 from volfs.cache.reading import CachedFile
 from volfs.cache.reconcile import can_punch, open_index
 from volfs.cache.shelf import Shelf
+from volfs.cache.whole import Wholes
 from volfs.core.spans import BLOCK_BYTES, INODE_BYTES, block_count, cost_bytes
 from volfs.core.versions import Version
 from volfs.telemetry import get_logger
@@ -47,6 +49,8 @@ class Cache:
         self._shelf = shelf
         self._room = room
         self._traffic = Traffic(shelf, room, memory_bytes)
+        #: Small files that were fetched whole, in memory.
+        self.wholes = Wholes(self._traffic)
         self._attached: dict[int, CachedFile] = {}
         self.contents = Contents(shelf, room)
         self.leases = Leases(shelf, room, lease_s)
@@ -84,6 +88,7 @@ class Cache:
             self._traffic.nursery = nursery
             try:
                 nursery.start_soon(self.leases.run)
+                nursery.start_soon(self.wholes.run)
                 task_status.started()
                 await self._room.shrink()  # the limit may be smaller than at the last start
                 while True:
@@ -114,10 +119,16 @@ class Cache:
 
     def forget(self, version: Version) -> None:
         """The version will not be asked for again; its blocks go when nobody is attached."""
+        self.wholes.drop(version)
         self._shelf.forget(version)
+
+    def complete(self, sizes: Mapping[Version, int]) -> set[Version]:
+        """Those of the versions, given with their sizes, of which the disk has all."""
+        return self._shelf.complete(sizes)
 
     def rekey(self, old: Version, new: Version) -> None:
         """The bytes of `old` have a new version: our own change of attributes."""
+        self.wholes.rekey(old, new)
         self._shelf.rekey(old, new)
 
     def release(self, version: Version, size: int) -> bool:
@@ -140,7 +151,7 @@ class Cache:
             fits = fits and self._room.limit_bytes + held >= cost
             if fits and await self._room.reserve(cost - held):
                 reserved = cost - held
-                placed = self._shelf.place(version, size, staged, sums, cost)
+                placed = place(self._shelf, version, size, staged, sums, cost)
         except OSError as error:
             log.warning("a committed file cannot be kept in the cache", error=str(error))
         finally:
@@ -150,6 +161,7 @@ class Cache:
 
     async def evict_all(self) -> None:
         """Drop every block that nobody reads at this moment."""
+        self.wholes.clear()
         await self._room.evict_all()
 
     async def look(self) -> CacheReport:

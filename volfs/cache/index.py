@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -170,6 +170,15 @@ class Index:
                 yield Row(*row)
         finally:
             cursor.close()
+
+    def extents(self, versions: Sequence[Version]) -> dict[Version, tuple[int, int]]:
+        """Size and number of present blocks of those of the versions that are known; the most, if twice."""
+        marks = ",".join("?" * len(versions))
+        query = f"""
+            SELECT version, size, (SELECT COUNT(*) FROM block WHERE block.file = file.id) AS present
+            FROM file WHERE version IN ({marks}) ORDER BY present
+        """
+        return {Version(v): (size, present) for v, size, present in self._reader.execute(query, versions)}
 
     def following(self, id: int) -> Row | None:  # noqa: A002 - it is the column's name
         """The file with the next larger id."""

@@ -1,24 +1,32 @@
-"""Writing fetched blocks into their cache file, behind the readers that have had them.
+"""Writing fetched blocks and files into cache files, behind the readers that have had them.
+
+Also taking a staged file over as a cache file.
 
 It does not fetch, and nobody waits for it but the memory that the bytes take.
 
-*Invariants:* a block becomes present after its bytes were written. Not keeping
-is always right: it costs a fetch, never a read.
+*Invariants:* a block becomes present after its bytes were written. A file that is
+written whole gets its bytes under a number that nobody knows, so that no reader
+opens it half done. Not keeping is always right: it costs a fetch, never a read.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Final
 
 from volfs import crash
-from volfs.cache.blocks import punch, write_blocks
+from volfs.cache.blocks import punch, sums_of, write_blocks
 from volfs.cache.cachefile import CacheFile
 from volfs.cache.evict import DISK_FULL
 from volfs.cache.flight import Traffic
+from volfs.cache.shelf import Shelf
 from volfs.core.spans import BLOCK_BYTES, block_count, cost_bytes
+from volfs.core.versions import Version
 from volfs.telemetry import get_logger
 
-__all__ = ["keep"]
+__all__ = ["keep", "keep_files", "place"]
 
 log = get_logger(__name__)
 
@@ -82,3 +90,72 @@ async def _write(traffic: Traffic, file: CacheFile, blocks: range, data: memoryv
     shelf.queues.admit(file, blocks)
     shelf.recount(file)
     shelf.mark(file)
+
+
+# -- whole files -------------------------------------------------------------------
+
+
+async def keep_files(traffic: Traffic, files: Sequence[tuple[Version, bytes]]) -> None:
+    """Make each file the complete cache file of its version, as far as there is room."""
+    shelf = traffic.shelf
+    wanted = [(version, data) for version, data in files if data]
+    costs = [cost_bytes(block_count(len(data)), True, len(data)) for _, data in wanted]
+    if not wanted or not await traffic.room.reserve(sum(costs)):
+        return
+    work = [(*shelf.allot(), data) for _, data in wanted]
+    try:
+        sums, error = await shelf.thread(_write_files, [(path, data) for _, path, data in work])
+        crash.point("keep.files")
+        for (version, data), (number, path, _), sums_ in zip(wanted, work, sums, strict=False):
+            if not shelf.put(number, version, sums_, len(data), 0, new=True):
+                path.unlink(missing_ok=True)
+    finally:
+        for number, _, _ in work:
+            del shelf.arriving[number]
+        traffic.room.reserved -= sum(costs)
+    if error is not None and not traffic.failing:
+        log.warning("the cache disk fails; reading past it", error=str(error))
+    traffic.failing = error is not None
+    if error is not None and error.errno in DISK_FULL:
+        await traffic.room.renew(sum(costs[len(sums) :]))
+
+
+def _write_files(work: list[tuple[Path, bytes]]) -> tuple[list[list[int]], OSError | None]:
+    """In a thread: the checksums of those that were written, in order, up to the first that could not be."""
+    sums: list[list[int]] = []
+    for path, data in work:
+        try:
+            # A daemon that was killed may have left something under this number.
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(fd, view) :]
+                sums.append(sums_of(memoryview(data)))
+            except OSError:
+                path.unlink(missing_ok=True)
+                raise
+            finally:
+                os.close(fd)
+        except OSError as error:
+            return sums, error
+    return sums, None
+
+
+def place(shelf: Shelf, version: Version, size: int, staged: Path, sums: Iterable[int], cost: int) -> bool:
+    """The complete file `staged` becomes the cache file of a version; whether it did."""
+    number, path = shelf.allot()
+    placed = False
+    try:
+        os.rename(staged, path)
+        crash.point("adopt.renamed")
+        os.chmod(path, 0o600)  # the user's mode could keep us out
+        # Believed after a look at the bytes: the sums were made while it was copied to the store.
+        placed = shelf.put(number, version, sums, size, cost, new=False)
+    except OSError as error:
+        log.warning("a committed file cannot be kept in the cache", error=str(error))
+    finally:
+        del shelf.arriving[number]
+    if not placed:  # also if somebody reads bytes that were fetched again already
+        path.unlink(missing_ok=True)
+    return placed

@@ -35,7 +35,7 @@ _FOLDERS: Final = 256
 
 def path_of(blocks: Path, id: int) -> Path:  # noqa: A002 - it is the column's name
     """The cache file with this id."""
-    return blocks / f"{id % _FOLDERS:02x}" / f"{id:x}"
+    return Path(f"{blocks}/{id % _FOLDERS:02x}/{id:x}")  # each `/` would take as long as this
 
 
 def open_index(directory: Path) -> Index:

@@ -15,9 +15,8 @@ bytes that are gone.
 
 from __future__ import annotations
 
-import os
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -29,7 +28,8 @@ from volfs.cache.cachefile import CacheFile
 from volfs.cache.index import Batch, Index, Row
 from volfs.cache.queues import Queues
 from volfs.cache.reconcile import path_of
-from volfs.core.spans import BLOCK_BYTES, runs
+from volfs.cache.telling import take_news
+from volfs.core.spans import BLOCK_BYTES, block_count, runs
 from volfs.core.versions import Version
 from volfs.telemetry import get_logger
 
@@ -58,6 +58,7 @@ class Shelf:
         self.blocks = blocks
         self.hot: dict[int, CacheFile] = {}
         self.leaving: dict[int, int] = {}  # id -> cost of files to be unlinked
+        self.arriving: dict[int, Path] = {}  # ids of files that are being made, and that nobody finds yet
         self._versions: dict[Version, CacheFile] = {}
         self._dirty: dict[int, CacheFile] = {}
         self._flushing: set[int] = set()
@@ -82,16 +83,16 @@ class Shelf:
 
     def find(self, version: Version, size: int) -> CacheFile:
         """The cache file of a version, made if there is none."""
-        file = self._look_up(version)
+        file = self.known(version)
         if file is not None and file.size != size:
             self.doom(file)  # one token for two contents: believe neither
             file = None
         return file if file is not None else self._new(version, size)
 
-    def _look_up(self, version: Version) -> CacheFile | None:
-        file = self._versions.get(version)
-        if file is not None:
-            return file
+    def known(self, version: Version) -> CacheFile | None:
+        """The cache file of a version, if there is one. `settle` it if it is not to be used."""
+        if version in self._versions:
+            return self._versions[version]
         try:
             rows = self.index.find(version)
         except sqlite3.Error as error:
@@ -102,6 +103,15 @@ class Shelf:
                 return self.warm(row)
         return None
 
+    def complete(self, sizes: Mapping[Version, int]) -> set[Version]:
+        """Those versions of which all blocks are present. One query for many: each gives the turn away."""
+        extents = {v: (f.size, len(f.present)) for v in sizes if (f := self._versions.get(v)) and f.present}
+        try:
+            extents |= self.index.extents([version for version in sizes if version not in extents])
+        except sqlite3.Error as error:
+            self._complain(error)
+        return {v for v, extent in extents.items() if extent == (sizes[v], block_count(sizes[v]))}
+
     def warm(self, row: Row) -> CacheFile:
         """Bring a file that is in the index only into memory."""
         return self._shelve(row, saved=True)
@@ -110,8 +120,8 @@ class Shelf:
         self._next_id += 1
         return self._shelve(Row(self._next_id, version, size, 0, 0), saved=False)
 
-    def _shelve(self, row: Row, *, saved: bool) -> CacheFile:
-        file = CacheFile(row.id, row.version, row.size, path_of(self.blocks, row.id), saved=saved)
+    def _shelve(self, row: Row, *, saved: bool, path: Path | None = None) -> CacheFile:
+        file = CacheFile(row.id, row.version, row.size, path or path_of(self.blocks, row.id), saved=saved)
         self.queues.warmed(file, row)
         self.hot[row.id] = self._versions[row.version] = file
         return file
@@ -179,16 +189,16 @@ class Shelf:
 
     def forget(self, version: Version) -> None:
         """As `doom`, for a version that may or may not be here."""
-        file = self._look_up(version)
+        file = self.known(version)
         if file is not None:
             self.doom(file)
 
     def rekey(self, old: Version, new: Version) -> None:
         """The bytes of `old` are those of `new`."""
-        file = self._look_up(old)
+        file = self.known(old)
         if file is None or old == new:
             return
-        other = self._look_up(new)
+        other = self.known(new)
         if other is not None:
             self.doom(other)
         del self._versions[old]
@@ -198,25 +208,29 @@ class Shelf:
             self.mark(file)
         self.settle(file)
 
-    def place(self, version: Version, size: int, staged: Path, sums: Iterable[int], cost: int) -> bool:
-        """The complete file `staged` becomes the cache file of a version; whether it did."""
-        file = self._look_up(version)
-        if file is not None:
-            if file.users:
-                return False  # fetched again already
-            self.doom(file)
-        file = self._new(version, size)
-        try:
-            os.rename(staged, file.path)
-            crash.point("adopt.renamed")
-            file.made = True
-            os.chmod(file.path, 0o600)  # the user's mode could keep us out
-        except OSError as error:
-            log.warning("a committed file cannot be kept in the cache", error=str(error))
-            self.doom(file)
-            return False
-        # Believed after a look at the bytes: the sums were made while it was copied to the store.
+    def allot(self) -> tuple[int, Path]:
+        """A number that no file has, and where its bytes go. The caller takes it from `arriving` again."""
+        self._next_id += 1
+        path = self.arriving[self._next_id] = path_of(self.blocks, self._next_id)
+        return self._next_id, path
+
+    def put(
+        self, number: int, version: Version, sums: Iterable[int], size: int, cost: int, *, new: bool
+    ) -> bool:
+        """What lies at an allotted number is all of a version; False if another file of it is being read.
+
+        `cost`: if its size does not tell. `new`: the index has no such version; the sums are sure.
+        """
+        other = self._versions.get(version) if new else self.known(version)
+        if other is not None:
+            if other.users:
+                return False
+            self.doom(other)
+        file = self._shelve(Row(number, version, size, 0, 0), saved=False, path=self.arriving[number])
+        file.made = True
         file.take(dict(enumerate(sums)))
+        if new:
+            file.unverified.clear()
         file.unsaved = dict(file.present or {})
         self.queues.admit(file, range(len(file.unsaved)))
         file.extra = max(0, cost - file.worth())
@@ -325,16 +339,7 @@ class Shelf:
         batch = Batch(gone=list(self._gone))
         files = [file for file in self._dirty.values() if not file.doomed]
         for file in files:
-            batch.files.append(self.queues.row(file))
-            if file.rewrite:
-                batch.emptied.append(file.id)
-                batch.blocks.extend((file.id, n, sum_) for n, sum_ in (file.present or {}).items())
-            else:
-                batch.lost.extend((file.id, n) for n in file.lost)
-                batch.blocks.extend((file.id, n, sum_) for n, sum_ in file.unsaved.items())
-            file.rewrite = False
-            file.unsaved.clear()
-            file.lost.clear()
+            take_news(file, self.queues.row(file), batch)
         self._gone.clear()
         self._dirty.clear()
         self._flushing = {file.id for file in files}

@@ -19,6 +19,8 @@ name has a journal row.
 
 from __future__ import annotations
 
+import math
+
 import structlog
 import trio
 
@@ -114,6 +116,9 @@ class File:
                     if self.reader is None:
                         raise VersionChanged("the file is not open in the store")
                     return await self.reader.read(offset, size)
+                whole = self.volume.cache.wholes.read(self.node.stat.version, offset, size)
+                if whole is not None:
+                    return whole
                 cached = self._cached()
                 cached.storable = cached.storable or not self.volume.racy(self.node.stat)
                 return await cached.read(offset, size, self.reader, cursor)
@@ -123,7 +128,10 @@ class File:
 
     def complete(self) -> bool:
         """Whether the cache has all of the current version, so that the store need not be opened."""
-        return self.staged is None and self.volume.cache is not None and self._cached().complete
+        cache = self.volume.cache
+        if self.staged is not None or cache is None:
+            return False
+        return cache.wholes.has(self.node.stat.version) or self._cached().complete
 
     def content(self) -> CachedFile:
         """What is read now, in the cache, which there is. It is another one once `cached` is."""
@@ -148,7 +156,7 @@ class File:
         if self.reader is not None:
             st = await self.reader.stat()
             if st.identity == self.node.identity:
-                self.volume.observe(self.node, st)
+                self.volume.observe(self.node, st, -math.inf)
         else:
             path = self.volume.tree.path(self.node)
             if path is None:
@@ -229,7 +237,7 @@ class File:
                 if existing and self.reader is not None:
                     now = await self.reader.stat()
                     if now.version != st.version and now.identity == node.identity:
-                        volume.observe(node, now)
+                        volume.observe(node, now, -math.inf)
                         raise VersionChanged("the file changed while it was copied")
             except VersionChanged:
                 self._throw_away(staged)
@@ -393,4 +401,6 @@ class File:
         if self.reader is not None:
             self.reader.close()
             self.reader = None
+        if self.volume.cache is not None:
+            self.volume.cache.wholes.done(self.node.stat.version)
         self._detach()

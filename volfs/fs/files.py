@@ -78,7 +78,8 @@ class Files:
 
     async def open(self, node: Node, flags: int, thread: int) -> Opened:
         """Open a known file. VersionChanged makes the kernel look the path up again and come back, once."""
-        second = self._volume.second_tries.take(thread, node)
+        volume = self._volume
+        second = volume.second_tries.take(thread, node)
         if not node.is_file:
             raise StoreError("not a regular file", errno=errno.EISDIR if node.is_dir else errno.ENXIO)
         writes = flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC
@@ -88,7 +89,10 @@ class Files:
         names = list(node.names)
         file = self._hold(node)
         try:
-            await self._revalidate(node, file, force=bool(flags & os.O_DIRECT), second=second)
+            if not writes:
+                volume.siblings.opened(node)
+            direct = bool(flags & os.O_DIRECT)
+            await self._revalidate(node, file, force=direct, second=second, bring=not writes)
             if node.stale_pages:
                 # The reply to an open carries no size: the kernel must have dropped the one that it knows.
                 await self._volume.notifier.told()
@@ -102,8 +106,10 @@ class Files:
             raise
         return self._opened(node, file, flags, emptied=bool(emptied))
 
-    async def _revalidate(self, node: Node, file: File, *, force: bool, second: bool) -> None:
-        """Promise R1: the open sees every commit that ended before it.
+    async def _revalidate(
+        self, node: Node, file: File, *, force: bool, second: bool, bring: bool = False
+    ) -> None:
+        """Promise R1: the open sees every commit that ended before it. `bring`: it is about to be read.
 
         On the kernel's `second` try what the lookup found is right, even if it was replaced again by now.
         """
@@ -121,7 +127,11 @@ class Files:
             if not node.names and not second:
                 raise VersionChanged("the file was removed or replaced")
             return
-        if volume.cache is not None and file.complete() and (second or (not force and volume.fresh(node))):
+        began_s = trio.current_time()
+        if bring and not force and not second and not (file.complete() and volume.fresh(node)):
+            await volume.siblings.settle(node)
+        asked = second or (not force and (volume.fresh(node) or node.checked_s >= began_s))
+        if asked and file.complete() and (node.names or second):
             return
         path = volume.tree.path(node)
         if path is None:
@@ -219,6 +229,7 @@ class Files:
                 node = self._names.made(parent, name, placeholder)
             else:
                 node = volume.tree.create(parent, name, staged.stat())
+                volume.siblings.grew(parent)
                 parent.touched_ns = volume.now_ns()
             file = self._hold(node)
             file.staged = staged

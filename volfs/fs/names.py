@@ -40,18 +40,20 @@ class Names:
         self._tree = volume.tree
         self._store = volume.store
 
-    async def find(self, parent: Node, name: bytes) -> Node:
-        """The node behind a name, as of now; NotFound."""
+    async def find(self, parent: Node, name: bytes, *, force: bool = True) -> Node:
+        """The node behind a name, as of now; NotFound. Without `force`, as of `Volume.fresh`."""
         volume = self._volume
         if parent.number == ROOT and name == RESERVED:
             raise NotFound("a reserved name")
         while True:
             child = parent.children.get(name)
-            if child is not None and child.dirty:
+            if child is not None and (child.dirty or (not force and self.is_fresh(child))):
                 return child
             path = self._tree.directory_path(parent)
             volume.watch(parent, path)
-            epoch = parent.epoch
+            if not force:
+                volume.siblings.missed(parent, name)
+            epoch, asked_s = parent.epoch, trio.current_time()
             st = await volume.stat(join(path, name), child)
             if parent.epoch != epoch or parent.children.get(name) is not child:
                 continue
@@ -59,10 +61,17 @@ class Names:
                 if child is not None and not volume.lost_name(parent, name):
                     return child
                 raise NotFound("no such name")
-            return await self.bind(parent, name, st)
+            return await self.bind(parent, name, st, asked_s)
 
-    async def bind(self, parent: Node, name: bytes, st: Stat) -> Node:
-        """The store has `st` at this name: its node, with its attributes brought up to date."""
+    def is_fresh(self, node: Node) -> bool:
+        """Whether the node's name need not be asked for. With further names, nobody knows which one was."""
+        return self._volume.fresh(node) and (node.is_dir or len(node.names) == node.stat.nlink == 1)
+
+    async def bind(self, parent: Node, name: bytes, st: Stat, asked_s: float | None = None) -> Node:
+        """The store has `st` at this name: its node, with its attributes brought up to date.
+
+        `asked_s`: when it was asked, if not just now.
+        """
         volume = self._volume
         child = parent.children.get(name)
         if child is not None and child.identity != st.identity and not child.dirty:
@@ -76,7 +85,9 @@ class Names:
         if child is not None and child.dirty:
             return child
         node = self._tree.bind(parent, name, st)
-        volume.observe(node, st)
+        if child is None:
+            volume.siblings.grew(parent)
+        volume.observe(node, st, asked_s)
         if node.is_dir:
             volume.watch(node, join(self._tree.directory_path(parent), name))
         return node

@@ -27,12 +27,16 @@ from volfs.store.base import Stat
 if TYPE_CHECKING:
     from volfs.fs.file import File
 
-__all__ = ["REMEMBERED", "ROOT", "Node", "Tree", "join"]
+__all__ = ["KNOWN_AHEAD", "REMEMBERED", "ROOT", "Node", "Tree", "join"]
 
 ROOT = 1
 
 #: As many nodes as one would want to know of while the store is away, in some 50 MB.
 REMEMBERED = 50_000
+
+#: As many nodes of a remote store as are ever fetched ahead: they are to be known until they are opened,
+#: though the kernel never heard of them.
+KNOWN_AHEAD = 4096
 
 #: Numbers of nodes whose own number is taken start here, far above what file systems hand out.
 _FIRST_OWN = 1 << 62

@@ -24,6 +24,7 @@ from volfs.fs.handoff import Handoff
 from volfs.fs.listing import Listing
 from volfs.fs.names import Names
 from volfs.fs.repairs import Repairs
+from volfs.fs.siblings import Siblings
 from volfs.fs.tree import Node
 from volfs.fs.volume import Volume
 from volfs.fs.warming import Warming
@@ -54,6 +55,7 @@ class Vfs:
     def __init__(self, volume: Volume, about: Callable[[], dict[str, Any]]) -> None:
         self.volume = volume
         self.names = Names(volume)
+        self.siblings = volume.siblings = Siblings(volume, self.names)
         self.files = Files(volume, self.names)
         self.attributes = Attributes(volume)
         self.changes = Watched(volume, self.names)
@@ -85,7 +87,7 @@ class Vfs:
 
     async def lookup(self, parent: int, name: bytes, caller: Caller) -> Entry:
         try:
-            node = await self.names.find(self._node(parent), name)
+            node = await self.names.find(self._node(parent), name, force=False)
         except NotFound:
             self.volume.second_tries.missed(caller.thread)
             raise
@@ -147,7 +149,9 @@ class Vfs:
         if not name.startswith(b"user."):
             raise StoreError("only user attributes are kept", errno=errno.EOPNOTSUPP)
         node = self._node(number)
-        if name.startswith(PREFIX):
+        if name == PREFIX + b"prefetch":
+            self.siblings.hint(node, value.split(b"\0"), caller.thread)
+        elif name.startswith(PREFIX):
             await self.control.set(node, name, value, caller.uid)
         else:
             await self.attributes.setxattr(node, name, value)

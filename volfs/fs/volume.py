@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
 import trio
@@ -32,6 +32,9 @@ from volfs.fs.locks import SharedLock
 from volfs.fs.retries import SecondTries
 from volfs.fs.tree import ROOT, Node, Tree
 from volfs.store.base import Owner, Stat, Store
+
+if TYPE_CHECKING:
+    from volfs.fs.siblings import Siblings
 
 __all__ = ["Notifier", "Policy", "Volume"]
 
@@ -106,6 +109,7 @@ class Volume:
     counters: Counter[str] = field(default_factory=Counter)
     _silent: bool = False  # the store gave no answer the last time
     second_tries: SecondTries = field(default_factory=SecondTries)
+    siblings: Siblings = field(init=False)  # what fetches ahead across files; `Vfs` makes it
 
     def __post_init__(self) -> None:
         patience_s = self.policy.store_timeout_s
@@ -175,12 +179,12 @@ class Volume:
                 return await self._look_orphan(node)
             if not force and self.fresh(node):
                 return node.stat
-            epoch = node.epoch
+            epoch, asked_s = node.epoch, trio.current_time()
             st = await self.stat(path, node)
             if node.epoch != epoch or self.tree.path(node) != path:
                 continue
             if st is not None and st.identity == node.identity:
-                self.observe(node, st)
+                self.observe(node, st, asked_s)
                 return self.local_stat(node)
             if st is not None and node.file is not None and await node.file.succeed(st, path):
                 continue
@@ -208,16 +212,17 @@ class Volume:
             return replace(node.stat, mtime_ns=node.touched_ns, ctime_ns=node.touched_ns)
         return node.stat
 
-    def observe(self, node: Node, st: Stat) -> None:
+    def observe(self, node: Node, st: Stat, asked_s: float | None = None) -> None:
         """The store said `st` of this node's object: if that is news, pages that the kernel has are old.
 
+        `asked_s`: when it was asked, if not just now; -inf if it was not asked what is behind the name.
         Old attributes are not told to the kernel here: a reply that carries the new
         ones is often under way, and where none is, `fs.changes` tells.
         """
         known, node.stat = node.stat, st
-        if st is known:
+        if st is known and node.checked_s != -math.inf:
             return  # the store gave no answer (`stat`): it is as old as it was
-        node.checked_s = trio.current_time()
+        node.checked_s = max(node.checked_s, trio.current_time() if asked_s is None else asked_s)
         if st.version != known.version and node.is_file:
             node.stale_pages = True
             if node.file is not None:
@@ -339,7 +344,8 @@ class Volume:
         if node.dirty or node.touched_ns:
             return 0.0
         if self.watcher is None:
-            return self.policy.freshness_s
+            # What is left of the freshness: the kernel's belief and ours must not add up.
+            return max(0.0, node.checked_s + self.policy.freshness_s - trio.current_time())
         if node.is_dir:
             return self.policy.poll_interval_s if node.watched else 0.0
         # A change through a second name is reported for that name's directory only.

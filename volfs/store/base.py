@@ -231,6 +231,17 @@ class Store(Protocol):
         """Pin the regular file behind `path` for reading."""
         ...
 
+    async def fetch(
+        self, path: bytes, most_bytes: int, known: Stat | None = None
+    ) -> tuple[Stat, bytes | None]:
+        """A whole small file and its attributes in one call; no bytes where it is larger than `most_bytes`.
+
+        The bytes are all of the version that the attributes have: VersionChanged if it
+        did not last. As `open`, for regular files only. `known`: what was said of it before
+        this call: if it is still that, the store is asked once less.
+        """
+        ...
+
     def reader(self, fd: int) -> Reader:
         """Read on through the descriptor of a staged file that `publish` renamed; the reader owns it now."""
         ...

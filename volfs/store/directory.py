@@ -11,7 +11,6 @@ a worker thread makes the call. Threads get paths and descriptors, no shared obj
 
 from __future__ import annotations
 
-import errno
 import os
 import stat as _stat
 from collections import Counter
@@ -37,7 +36,7 @@ from volfs.store.base import (
     Upload,
 )
 from volfs.store.filesystems import is_local
-from volfs.store.reading import FileDirectoryReader, FileReader
+from volfs.store.reading import FileDirectoryReader, FileReader, fetch, open_file
 from volfs.store.reserved import HEARTBEAT_S, Reserved
 from volfs.store.streams import StreamLimit
 from volfs.store.threads import StoreThreads
@@ -150,18 +149,18 @@ class DirectoryStore:
         fd = await self.call(self._open, path, drop=self.let_go)
         return FileReader(self, fd)
 
+    async def fetch(
+        self, path: bytes, most_bytes: int, known: Stat | None = None
+    ) -> tuple[Stat, bytes | None]:
+        st, data = await self.call(fetch, self._root, path, most_bytes, known, not self.local)
+        self.read_bytes += len(data or b"")
+        return st, data
+
     def reader(self, fd: int) -> Reader:
         return FileReader(self, fd)
 
     def _open(self, path: bytes) -> int:
-        # O_NONBLOCK: the name may have become a FIFO, which must not hang the open.
-        fd = beneath.open_beneath(self._root, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            if not _stat.S_ISREG(os.fstat(fd).st_mode):
-                raise OSError(errno.ESTALE, "not a regular file any more", os.fsdecode(path))
-        except BaseException:
-            os.close(fd)
-            raise
+        fd, _ = open_file(self._root, path)
         return fd
 
     async def scan(self, path: bytes) -> DirectoryReader:

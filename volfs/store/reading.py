@@ -1,4 +1,4 @@
-"""Open files and open directories of a directory store.
+"""Open files and open directories of a directory store, and small files read whole.
 
 *Concurrency:* a read that the page cache can answer is made in the trio thread
 (RWF_NOWAIT says at once whether it can), every other one in a worker thread. A
@@ -8,24 +8,28 @@ closes the reader or leaves the call.
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import fcntl
 import itertools
 import os
-from collections.abc import Callable, Iterator
+import stat as _stat
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 import trio
 
 from volfs.core.versions import Version
 from volfs.errors import StoreError, VersionChanged, from_os_error
-from volfs.store.attributes import apply_changes, to_stat
+from volfs.store import beneath
+from volfs.store.attributes import apply_changes, to_stat, version_of
 from volfs.store.base import Changes, Filled, Observer, Stat
 from volfs.store.copying import clone_range
 from volfs.store.streams import WORTH_BYTES, StreamLimit, Streams, bypass_cache, fill, open_stream
 from volfs.store.uploading import copy_over
 from volfs.telemetry import get_logger
 
-__all__ = ["Caller", "FileDirectoryReader", "FileReader"]
+__all__ = ["Caller", "FileDirectoryReader", "FileReader", "fetch", "open_file"]
 
 log = get_logger(__name__)
 
@@ -39,6 +43,73 @@ _INLINE_COPY = 64 << 10
 
 #: Attributes of a remote listing are fetched by this many tasks at once.
 _STATS_AT_ONCE = 16
+
+
+def open_file(root: int, path: bytes) -> tuple[int, os.stat_result]:
+    """A descriptor of the regular file beneath `root`, and its attributes. Blocking."""
+    fd = _open(root, path)
+    try:
+        st = os.fstat(fd)
+        _require_file(st, path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, st
+
+
+def _open(root: int, path: bytes) -> int:
+    # O_NONBLOCK: the name may have become a FIFO, which must not hang the open.
+    return beneath.open_beneath(root, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _require_file(st: os.stat_result, path: bytes) -> None:
+    if not _stat.S_ISREG(st.st_mode):
+        raise OSError(errno.ESTALE, "not a regular file any more", os.fsdecode(path))
+
+
+def fetch(
+    root: int, path: bytes, most_bytes: int, known: Stat | None, past_cache: bool
+) -> tuple[Stat, bytes | None]:
+    """As `Store.fetch`: all that a small file needs, so that it costs one change of threads. Blocking.
+
+    `past_cache`: not by the page cache of the store's client, where that can be done: nobody else
+    is there for the bytes, and a copy of 150 KiB costs as much as two system calls. Each call that
+    gives the interpreter away and gets it back costs about as much again.
+    """
+    fd = _open(root, path)
+    try:
+        if known is not None and known.is_file and known.size <= most_bytes:
+            data = _read_whole(fd, known.size, past_cache)
+            after = os.fstat(fd)
+            if version_of(after) == known.version and len(data) == known.size:
+                return to_stat(after), data
+        before = os.fstat(fd)
+        _require_file(before, path)
+        st = to_stat(before)
+        if st.size > most_bytes:
+            return st, None
+        data = _read_whole(fd, st.size, past_cache)
+        if len(data) != st.size or version_of(os.fstat(fd)) != st.version:
+            raise VersionChanged("the file changed while it was read")
+        return st, data
+    finally:
+        os.close(fd)
+
+
+#: Of those functions that never wait: called so, they keep the interpreter.
+_fcntl = ctypes.PyDLL(None, use_errno=True).fcntl
+
+
+def _read_whole(fd: int, size: int, past_cache: bool) -> bytes:
+    # After the open, so that a FUSE server is not asked what it thinks of it.
+    if past_cache and size and _fcntl(fd, fcntl.F_SETFL, os.O_DIRECT) == 0:
+        try:
+            return _pread(fd, size, 0)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # which says that memory or size do not suit a disk below
+                raise
+            _fcntl(fd, fcntl.F_SETFL, 0)
+    return _pread(fd, size, 0)
 
 
 class Caller(Protocol):
@@ -248,7 +319,7 @@ class FileDirectoryReader:
         self._store = store
         self._fd = fd
         self._hide = hide
-        self._entries: Iterator[os.DirEntry[str]] | None = None
+        self._entries: os._ScandirIterator[str] | None = None
 
     async def names(self, most: int) -> list[bytes]:
         while True:
@@ -286,4 +357,9 @@ class FileDirectoryReader:
         return found
 
     def close(self) -> None:
+        if self._entries is not None:  # it has a descriptor of its own
+            if self._store.local:
+                self._entries.close()
+            else:
+                trio.lowlevel.start_thread_soon(self._entries.close, lambda outcome: None)
         self._store.let_go(self._fd)

@@ -80,7 +80,7 @@ class Deadlines:
                 raise StoreTimeout("the store does not answer")
             deadline_s = min(deadline_s, _AWAY_S)
             self._ask_again_at = began + deadline_s + _ASK_AGAIN_S
-        with trio.move_on_after(deadline_s):
+        with trio.CancelScope(deadline=began + deadline_s):  # `move_on_after` costs half as much again
             try:
                 result = await function()
             except StoreError as error:
@@ -172,6 +172,11 @@ class RetryingStore:
 
     async def open(self, path: bytes) -> Reader:
         return RetryingReader(await self.deadlines.again(lambda: self._inner.open(path)), self.deadlines)
+
+    async def fetch(
+        self, path: bytes, most_bytes: int, known: Stat | None = None
+    ) -> tuple[Stat, bytes | None]:
+        return await self.deadlines.again(lambda: self._inner.fetch(path, most_bytes, known))
 
     def reader(self, fd: int) -> Reader:
         return RetryingReader(self._inner.reader(fd), self.deadlines)

@@ -4,22 +4,33 @@ A call to a store that hangs cannot be cancelled, only left: its thread goes on
 alone until the kernel lets it. What it brings back then is thrown away in the
 trio thread, and what it used is let go only then.
 
-*Concurrency:* `run` is called from the trio thread. The mutex of a call decides
-between the thread that returns and the task that leaves; it is held for a few
-instructions.
+A thread (one of trio's cache) makes call after call for as long as there are any
+that wait, and results are handed to the trio thread in batches: while one is on
+its way, further ones join it. With many calls at once that is a third of what
+`trio.to_thread` costs, which wakes a thread and the loop for each.
 
-*Invariants:* at most AT_ONCE calls that somebody waits for, and at most
-MOST_LEFT that nobody does: further ones fail at once, so that a dead store takes
-neither memory nor threads without end.
+*Concurrency:* `run` is called from the trio thread, and only there is decided
+what becomes of a call. `_mutex` protects `_jobs`, `_active` and `_Call.state`,
+for a few instructions. A thread puts a result into `_returned` and then reads
+`_coming`; `_hand_over` clears `_coming` and then empties `_returned`. So no
+result is overlooked.
+
+*Invariants:* `_active` threads serve `_jobs`, at most AT_ONCE, and none ends
+while there is a job. At most MOST_LEFT calls are made that nobody waits for:
+further ones fail at once, so that a dead store takes neither memory nor threads
+without end. A call that is left before a thread took it is never made.
 """
 
 from __future__ import annotations
 
+import enum
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
+import outcome
 import trio
 
 from volfs.errors import StoreTimeout
@@ -40,52 +51,51 @@ def _nothing(result: object) -> None:
     pass
 
 
+class _State(enum.Enum):
+    WAITING = enum.auto()
+    MADE = enum.auto()
+    RETURNED = enum.auto()
+    LEFT = enum.auto()
+
+
 class _Call(Generic[T]):
     """One call. `drop` takes its result if nobody else does, `ended` hears that the thread is done."""
 
-    __slots__ = ("_function", "_left_behind", "drop", "ended", "left", "mutex", "result", "returned")
+    __slots__ = ("args", "drop", "ended", "function", "outcome", "results", "state", "task", "token")
 
     def __init__(
         self,
-        function: Callable[[], T],
+        function: Callable[..., T],
+        args: tuple[object, ...],
         drop: Callable[[T], None],
         ended: Callable[[], None],
-        left_behind: Callable[[_Call[T]], None],
     ) -> None:
-        self._function = function
-        self._left_behind = left_behind
+        self.function = function
+        self.args = args
         self.drop = drop
         self.ended = ended
-        self.mutex = threading.Lock()
-        self.left = False
-        self.returned = False
-        self.result: list[T] = []
+        self.task = trio.lowlevel.current_task()
+        self.token = trio.lowlevel.current_trio_token()
+        self.state = _State.WAITING
+        self.results: list[T] = []
+        self.outcome: Any = None
 
     def work(self) -> T:
-        try:
-            self.result.append(self._function())
-            return self.result[0]
-        finally:
-            with self.mutex:
-                self.returned = True
-                left = self.left
-            if left:
-                self._left_behind(self)
-
-    def finish(self) -> None:
-        """In the trio thread: nobody wants the result."""
-        for result in self.result:
-            self.drop(result)
-        self.ended()
+        result = self.function(*self.args)
+        self.results.append(result)
+        return result
 
 
 class StoreThreads:
     """See the module. `left`: calls that were left and have not returned."""
 
     def __init__(self) -> None:
-        self._places = trio.CapacityLimiter(_AT_ONCE)
-        self._threads = trio.CapacityLimiter(_AT_ONCE + _MOST_LEFT)  # never waited for
         self.left = 0
+        self._mutex = threading.Lock()
+        self._jobs: deque[_Call[Any]] = deque()
+        self._active = 0
+        self._returned: deque[_Call[Any]] = deque()
+        self._coming = False  # a `_hand_over` is on its way
 
     async def run(
         self,
@@ -99,52 +109,71 @@ class StoreThreads:
         `drop` is given a result that nobody takes; `ended` is called once the thread
         has returned, whatever came of it.
         """
-        token = trio.lowlevel.current_trio_token()
-
-        def left_behind(call: _Call[T]) -> None:
-            with suppress(trio.RunFinishedError):
-                token.run_sync_soon(self._returned, call)
-
-        call = _Call(lambda: function(*args), drop, ended, left_behind)
+        call = _Call(function, args, drop, ended)
         try:
-            await self._place(call)
-        except BaseException:
-            ended()
-            raise
-        try:
+            if self.left >= _MOST_LEFT:
+                raise StoreTimeout(f"{self.left} calls to the store have not returned")
+            await trio.lowlevel.checkpoint_if_cancelled()
             return await self._work(call)
         finally:
-            self._places.release_on_behalf_of(call)
-
-    async def _place(self, call: _Call[T]) -> None:
-        if self.left >= _MOST_LEFT:
-            raise StoreTimeout(f"{self.left} calls to the store have not returned")
-        await self._places.acquire_on_behalf_of(call)
-        try:
-            # From here to the start of the thread there is no checkpoint at which we could be cancelled.
-            await trio.lowlevel.checkpoint_if_cancelled()
-        except BaseException:
-            self._places.release_on_behalf_of(call)
-            raise
+            if call.state is not _State.LEFT:
+                ended()
 
     async def _work(self, call: _Call[T]) -> T:
-        try:
-            result = await trio.to_thread.run_sync(call.work, abandon_on_cancel=True, limiter=self._threads)
-        except trio.Cancelled:
-            with call.mutex:
-                call.left = True
-                returned = call.returned
-            if returned:
-                call.finish()
-            else:
-                self.left += 1
-            raise
-        except BaseException:
-            call.ended()
-            raise
-        call.ended()
-        return result
+        with self._mutex:
+            self._jobs.append(call)
+            self._serve()
+        return cast(T, await trio.lowlevel.wait_task_rescheduled(lambda _: self._leave(call)))
 
-    def _returned(self, call: _Call[Any]) -> None:
-        self.left -= 1
-        call.finish()
+    def _serve(self) -> None:
+        """Under the mutex: another thread for the jobs, if there may be one."""
+        if self._jobs and self._active < _AT_ONCE:
+            self._active += 1
+            trio.lowlevel.start_thread_soon(self._make_calls, _nothing)
+
+    def _make_calls(self) -> None:
+        """In a thread."""
+        while True:
+            with self._mutex:
+                if not self._jobs:
+                    self._active -= 1
+                    return
+                call = self._jobs.popleft()
+                call.state = _State.MADE
+            call.outcome = outcome.capture(call.work)
+            with self._mutex:
+                alone = call.state is _State.LEFT  # then somebody else has this thread's place
+                if not alone:
+                    call.state = _State.RETURNED
+            self._returned.append(call)
+            if not self._coming:
+                self._coming = True
+                with suppress(trio.RunFinishedError):
+                    call.token.run_sync_soon(self._hand_over)
+            if alone:
+                return
+
+    def _leave(self, call: _Call[Any]) -> trio.lowlevel.Abort:
+        with self._mutex:
+            if call.state is _State.WAITING:
+                self._jobs.remove(call)
+            else:
+                if call.state is _State.MADE:
+                    self._active -= 1
+                    self._serve()
+                call.state = _State.LEFT
+                self.left += 1
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def _hand_over(self) -> None:
+        """In the trio thread: give the results that are here to who waits for them."""
+        self._coming = False
+        while self._returned:
+            call = self._returned.popleft()
+            if call.state is not _State.LEFT:
+                trio.lowlevel.reschedule(call.task, call.outcome)
+                continue
+            self.left -= 1
+            for result in call.results:
+                call.drop(result)
+            call.ended()
