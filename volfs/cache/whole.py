@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 import trio
@@ -57,6 +56,7 @@ class Wholes:
         self._held: OrderedDict[Version, _Whole] = OrderedDict()
         self._pending: OrderedDict[Version, _Whole] = OrderedDict()
         self._bytes = 0  # reserved and held
+        self._written = trio.Event()  # the next time that something waits no longer to be written
         self._wanted = trio.Event()  # there is something to write, or to look at again
 
     def __len__(self) -> int:
@@ -124,7 +124,17 @@ class Wholes:
         data = self._held[version].data
         extent: Extent = clip(offset, size, len(data))
         self._traffic.hits += len(blocks_of(extent))
+        self._traffic.shelf.queues.served(version, len(data), extent.offset, extent.size)
         return memoryview(data)[extent.offset : extent.offset + extent.size]
+
+    async def kept(self, version: Version) -> None:
+        """Return when the bytes do not wait to be written any more: the disk has them, or will not."""
+        while version in self._pending:
+            await self._written.wait()
+
+    def _settled(self) -> None:
+        self._written.set()
+        self._written = trio.Event()
 
     def done(self, version: Version) -> None:
         """Who had the file open has closed it: the bytes go when the disk has them."""
@@ -136,7 +146,8 @@ class Wholes:
 
     def drop(self, version: Version) -> None:
         """The version will not be asked for again, or its bytes are wanted from the store."""
-        self._pending.pop(version, None)
+        if self._pending.pop(version, None) is not None:
+            self._settled()
         whole = self._held.pop(version, None)
         if whole is not None:
             self.cancel(len(whole.data))
@@ -162,6 +173,17 @@ class Wholes:
             if whole.done or whole.came_s < before_s:
                 self.drop(version)
 
+    def _next(self) -> dict[Version, _Whole]:
+        """What one call writes: in a small cache no more than newcomers may take, or they push each other out."""
+        batch: dict[Version, _Whole] = {}
+        most, size = self._traffic.shelf.queues.admission.guest_bytes, 0
+        for version, whole in self._pending.items():
+            size += len(whole.data)
+            if batch and (size > most or len(batch) == _BATCH):
+                break
+            batch[version] = whole
+        return batch
+
     async def run(self) -> None:
         """Write what waits, for ever."""
         while True:
@@ -171,7 +193,7 @@ class Wholes:
             if waiting.cancelled_caught:
                 self._expire()
             while self._pending:
-                batch = dict(islice(self._pending.items(), _BATCH))
+                batch = self._next()
                 try:
                     await keep_files(self._traffic, [(version, one.data) for version, one in batch.items()])
                 except Exception:
@@ -182,3 +204,4 @@ class Wholes:
                     whole.pending = False
                     if whole.done and self._held.get(version) is whole:
                         self.drop(version)
+                self._settled()

@@ -156,9 +156,11 @@ class Files:
         """The file as an open finds it now (R1), without a handle; without names if that would fail."""
         file = self._hold(node)
         try:
-            await self._volume.look(node)
+            self._volume.siblings.opened(node)
+            if file.complete():
+                await self._volume.look(node)
             if node.stale_names or not file.complete():
-                await self._revalidate(node, file, force=False, second=False)
+                await self._revalidate(node, file, force=False, second=False, bring=True)
             yield file
         finally:
             self._let_go(node)

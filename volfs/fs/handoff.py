@@ -30,7 +30,7 @@ from volfs.fs.file import File
 from volfs.fs.files import Files
 from volfs.fs.tree import Node
 from volfs.fs.volume import Volume
-from volfs.fs.warming import bring, cache_of
+from volfs.fs.warming import bring, cache_of, unload
 
 __all__ = ["Handoff"]
 
@@ -74,6 +74,7 @@ class Handoff:
 
     async def _hand_out(self, cache: Cache, file: File, until_s: float) -> bytes | None:
         """The path; None if the cache file turned out to be damaged."""
+        await unload(cache, file)
         cached = file.content()
         new = not cached.local.leased
         if not cache.leases.take(cached.local):

@@ -33,7 +33,7 @@ from volfs.fs.files import Files
 from volfs.fs.tree import ROOT, Node
 from volfs.fs.volume import Volume
 
-__all__ = ["Warming", "bring", "cache_of"]
+__all__ = ["Warming", "bring", "cache_of", "unload"]
 
 #: What one request may take: a signal to its caller waits for so long.
 _SLICE_S: Final = 1.0
@@ -73,6 +73,7 @@ class Warming:
         if name == _CACHED:
             return _held(await cache.contents.of(st.version, st.size))
         if name == _EVICT:
+            cache.wholes.drop(st.version)
             evicted = await cache.contents.evict(st.version, st.size)
             return _json(freed_bytes=evicted.freed_bytes, kept_bytes=evicted.kept_bytes)
         until_s = trio.current_time() + _SLICE_S
@@ -112,9 +113,20 @@ async def bring(volume: Volume, file: File, until_s: float) -> CachedFile:
     await _outlast(volume, file.node)
     if file.staged is not None:
         raise VersionChanged("the file is being written")
+    await unload(cache_of(volume), file)
     cached = file.content()
     await cache_of(volume).contents.bring(cached, file.reader, lambda: file.cached is cached, until_s)
     return cached
+
+
+async def unload(cache: Cache, file: File) -> None:
+    """What is in memory whole is brought to the disk, or given up: then it is fetched like any other file."""
+    st = file.node.stat
+    if cache.wholes.has(st.version):
+        file.moved()  # a cache file that somebody uses is not replaced by a whole one
+        await cache.wholes.kept(st.version)
+        if st.version not in cache.complete({st.version: st.size}):
+            cache.wholes.drop(st.version)
 
 
 async def _outlast(volume: Volume, node: Node) -> None:
