@@ -209,8 +209,7 @@ class Files:
                 node = volume.tree.create(parent, name, staged.stat())
                 parent.touched_ns = volume.now_ns()
             file = self._hold(node)
-            file.staged = staged
-            file.base = placeholder.version if placeholder is not None else base
+            file.begin(staged, placeholder.version if placeholder is not None else base)
             file.wrote(0)
         return node, self._opened(node, file, flags)
 

@@ -17,8 +17,8 @@ import trio
 from volfs.errors import VersionChanged, from_os_error
 from volfs.store.attributes import apply_changes, to_stat
 from volfs.store.base import Changes, Observer, Stat
+from volfs.store.copies import copy_over
 from volfs.store.copying import clone_range
-from volfs.store.uploading import copy_over
 
 __all__ = ["Caller", "FileDirectoryReader", "FileReader"]
 

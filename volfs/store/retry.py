@@ -36,6 +36,7 @@ from volfs.store.base import (
     Reader,
     Stat,
     Store,
+    Transfer,
     Upload,
 )
 
@@ -233,6 +234,9 @@ class RetryingStore:
         self, staged: int, name: str | None, *, durable: bool, observe: Observer | None
     ) -> Upload:
         return await self._inner.upload(staged, name, durable=durable, observe=observe)
+
+    async def begin(self, staged: int) -> Transfer:
+        return await self._inner.begin(staged)
 
     async def overwrite(self, staged: int, path: bytes, observe: Observer | None) -> Stat:
         return await self._inner.overwrite(staged, path, observe)
