@@ -25,6 +25,7 @@ from volfs.core.readahead import Readahead
 from volfs.core.schedule import commit_at_flush, due_while_open
 from volfs.core.versions import ABSENT
 from volfs.errors import AlreadyExists, NotFound, StoreError, VersionChanged, VolfsError
+from volfs.fs.creating import Creations, Free
 from volfs.fs.file import File
 from volfs.fs.names import Names
 from volfs.fs.tree import Node
@@ -67,9 +68,10 @@ class Opened(NamedTuple):
 class Files:
     """The table of handles."""
 
-    def __init__(self, volume: Volume, names: Names) -> None:
+    def __init__(self, volume: Volume, names: Names, creations: Creations) -> None:
         self._volume = volume
         self._names = names
+        self._creations = creations
         self._handles: dict[int, Handle] = {}
         self._last = 0
 
@@ -177,23 +179,29 @@ class Files:
         volume = self._volume
         self._refuse_at_the_end()
         path = self._names.reserve(parent, name)
-        try:
-            node = await self._names.find(parent, name)
-        except NotFound:
-            pass
-        else:
-            if flags & os.O_EXCL:
-                raise AlreadyExists("the name is taken")
-            return node, await self.open(node, flags, thread)
+        free = self._creations.free(parent, name, thread)
+        if free is None:
+            try:
+                node = await self._names.find(parent, name)
+            except NotFound:
+                pass
+            else:
+                if flags & os.O_EXCL:
+                    raise AlreadyExists("the name is taken")
+                return node, await self.open(node, flags, thread)
         assert volume.staging is not None
         async with volume.structure.shared():
             path = self._names.reserve(parent, name)
+            if free is not None and name in parent.children:
+                raise VersionChanged("the name was taken meanwhile")
             staged = volume.staging.create()
             try:
                 crash.point("create.staged")
                 staged.own(mode, owner, parent.stat)
-                # In background mode the name is decided at the commit (W10).
-                base = ABSENT if flags & os.O_EXCL else None
+                # In background mode the name is decided at the commit (W10). Who does not empty what he
+                # opens means to go on with it: if it is there after all, it is not replaced.
+                kept = free is Free.LISTED and not flags & os.O_TRUNC
+                base = ABSENT if flags & os.O_EXCL or kept else None
                 volume.journal.add(staged.name, path, base, 0, staged.stat().number)
                 placeholder = await self._take_name(parent, path, mode, flags, owner)
                 if placeholder is not None:
@@ -211,6 +219,7 @@ class Files:
             file = self._hold(node)
             file.begin(staged, placeholder.version if placeholder is not None else base)
             file.wrote(0)
+            self._creations.made(parent, name)
         return node, self._opened(node, file, flags)
 
     async def _take_name(self, parent: Node, path: bytes, mode: int, flags: int, owner: Owner) -> Stat | None:
