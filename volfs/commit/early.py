@@ -56,9 +56,10 @@ class EarlyCopy:
     async def run(self) -> None:
         """Copy what is ready, and wait for more, until somebody takes or drops it."""
         try:
-            self._transfer = await self._store.begin(self._staged.fd)
-            self._moved()
-            while self._wanted:
+            if self._wanted:
+                self._transfer = await self._store.begin(self._staged.fd)
+                self._moved()
+            while self._wanted and self._transfer is not None:
                 extents = self.parts.begin(_AT_ONCE)
                 if extents:
                     await self._transfer.bring(extents, self._observe)

@@ -69,7 +69,7 @@ class _Listed:
         self.epoch = -1
         self.made = 0
         self.busy = False
-        self.since: set[bytes] = set()  # made while the directory is being listed
+        self.since: set[bytes] = set()  # made here, and perhaps too late for the listing that is under way
         self.not_before = -math.inf
 
 
@@ -151,7 +151,8 @@ class Creations:
 
     async def _list(self, parent: Node, listed: _Listed) -> None:
         began_s, epoch = trio.current_time(), parent.epoch
-        listed.since = set()
+        # What is committed before the listing is believed is perhaps not in it, and its node forgotten.
+        listed.since = {name for name, child in parent.children.items() if child.pending}
         try:
             names = await self._names(parent)
         except VolfsError as error:

@@ -336,10 +336,12 @@ class Volume:
 
     def timeout_s(self, node: Node) -> float:
         """How long the kernel may believe what it is told about this node."""
+        if self.watcher is None:
+            # Also of what is not committed: it changes by what this kernel does, which forgets by itself what
+            # that makes old, and by its commit, which changes no content.
+            return self.policy.freshness_s
         if node.dirty or node.touched_ns:
             return 0.0
-        if self.watcher is None:
-            return self.policy.freshness_s
         if node.is_dir:
             return self.policy.poll_interval_s if node.watched else 0.0
         # A change through a second name is reported for that name's directory only.
