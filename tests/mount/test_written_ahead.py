@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mount import mounts
 from tests.mount.volume import PLAIN, Volume, eventually
 
 _FAULTY = Path(__file__).with_name("faulty_store.py")
@@ -97,6 +98,7 @@ def test_a_crash_before_it_is_finished(make_volume: Callable[..., Volume], tmp_p
     assert len(list((volume.backing / ".volfs").rglob("copy-*"))) == 1
     volume.kill()
     (tmp_path / "transfer.finish").unlink()
+    mounts.detach(volume.mountpoint)
     volume.mount_by(_FAULTY)
     assert list((volume.backing / ".volfs").rglob("copy-*")) == []
     eventually(lambda: volume.status()["commit"]["replaying"] == 0, 30, "all is replayed")
