@@ -69,7 +69,7 @@ class EarlyCopy:
         except VolfsError as error:
             log.info("a copy that was begun early is given up", name=self._staged.name, error=str(error))
             self._dropped = True
-        except trio.Cancelled:
+        except BaseException:
             self._dropped = True
             raise
         finally:

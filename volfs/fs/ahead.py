@@ -3,12 +3,15 @@
 It sees the writes of its file and starts, feeds and ends the copy; what the copy does
 is `commit.early`, which parts it may have is `core.ahead`.
 
-*Concurrency:* nothing here awaits; the caller holds the file's lock, or there is nobody else any more.
+*Concurrency:* the caller holds the file's lock, or there is nobody else any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import structlog
 
 from volfs.commit.early import EarlyCopy
 from volfs.commit.staging import StagedFile
@@ -16,6 +19,8 @@ from volfs.core.ahead import Parts
 from volfs.fs.volume import Volume
 
 __all__ = ["Ahead"]
+
+log = structlog.get_logger(__name__)
 
 
 class Ahead:
@@ -34,19 +39,24 @@ class Ahead:
         if volume.tasks is not None and not volume.store.local:
             self._parts = Parts(existing)
 
-    def changing(self, offset: int, size: int) -> None:
-        """These bytes are about to change."""
-        if self._parts is not None:
-            self._parts.changing(offset, size)
-
-    def wrote(self, staged: StagedFile, offset: int, size: int) -> None:
-        """These bytes have changed; if the file has become a large one, its copy begins."""
+    @contextmanager
+    def writing(self, staged: StagedFile, offset: int, size: int) -> Iterator[None]:
+        """Around a write of these bytes. If the file has become a large one by it, its copy begins."""
         parts = self._parts
         if parts is None:
+            yield
             return
+        parts.changing(offset, size)
+        try:
+            yield
+        except BaseException:
+            parts.changing(offset, size)  # some of it may have been written
+            raise
         parts.wrote(offset, size)
-        if not parts.due:
-            return
+        if parts.due:
+            self._go_on(staged, parts)
+
+    def _go_on(self, staged: StagedFile, parts: Parts) -> None:
         if self._copy is not None:
             self._copy.poke()
             return
@@ -54,7 +64,14 @@ class Ahead:
         assert volume.staging is not None
         assert volume.tasks is not None
         self._copy = EarlyCopy(volume.store, volume.staging, staged, parts, self._moved)
-        volume.tasks.start_soon(self._copy.run)
+        volume.tasks.start_soon(self._run, self._copy)
+
+    async def _run(self, copy: EarlyCopy) -> None:
+        try:
+            await copy.run()
+        except Exception:
+            self._volume.errors += 1
+            log.exception("a copy that was begun early failed unexpectedly")
 
     def cut(self, size: int) -> None:
         """The file has this size now."""

@@ -158,6 +158,10 @@ class Creations:
         except VolfsError as error:
             log.debug("cannot list a directory in which files are made", error=str(error))
             names = None
+        except Exception:
+            self._volume.errors += 1
+            log.exception("listing a directory in which files are made failed unexpectedly")
+            names = None
         finally:
             listed.busy = False
         ended_s = trio.current_time()

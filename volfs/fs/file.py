@@ -302,10 +302,9 @@ class File:
         staged = await self.stage(self.node.stat.size)
         where = staged.size if offset is None else offset
         self._about_to_change(staged, where)
-        self.ahead.changing(where, len(data))
-        await staged.write(where, data)
+        with self.ahead.writing(staged, where, len(data)):
+            await staged.write(where, data)
         crash.point("stage.written")
-        self.ahead.wrote(staged, where, len(data))
         self.wrote(len(data))
         return where
 
