@@ -131,3 +131,14 @@ def test_what_a_new_file_replaced_does_not_come_back(area: Area) -> None:
     area.settle()
     assert os.listdir(area.back) == ["c"]
     assert (area.back / "c").read_text() == "new"
+
+
+@pytest.mark.parametrize("how", [os.O_APPEND, os.O_TRUNC])
+def test_two_who_make_the_same_file(area: Area, how: int) -> None:
+    """W7: others made it before ours is committed. Who appends does not replace it; who empties it does."""
+    fd = os.open(area.here / "f", os.O_WRONLY | os.O_CREAT | how, 0o644)
+    (area.back / "f").write_text("theirs\n")
+    os.write(fd, b"mine\n")
+    os.close(fd)
+    area.settle()
+    assert contents(area.back) == (["mine\n", "theirs\n"] if how == os.O_APPEND else ["mine\n"])

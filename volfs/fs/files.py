@@ -198,9 +198,11 @@ class Files:
             try:
                 crash.point("create.staged")
                 staged.own(mode, owner, parent.stat)
-                # In background mode the name is decided at the commit (W10). Who does not empty what he
-                # opens means to go on with it: if it is there after all, it is not replaced.
-                kept = free is Free.LISTED and not flags & os.O_TRUNC
+                # In background mode the name is decided at the commit (W10). Who appends, or opens what a
+                # listing says is free, and does not empty it, means to go on with what is there: bytes of
+                # others that are there after all are not replaced.
+                goes_on = bool(flags & os.O_APPEND) or free is Free.LISTED
+                kept = goes_on and not flags & os.O_TRUNC
                 base = ABSENT if flags & os.O_EXCL or kept else None
                 volume.journal.add(staged.name, path, base, 0, staged.stat().number)
                 placeholder = await self._take_name(parent, path, mode, flags, owner)
