@@ -9,9 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.commit.conftest import Bench
-from volfs.commit.publish import Commit, conflict_name, publish
-from volfs.errors import NotFound
+from volfs.commit.publish import Commit, publish
+from volfs.core.conflicts import conflict_name
+from volfs.core.versions import ABSENT, Version
+from volfs.errors import NotFound, StoreError
 from volfs.store.base import Stat
+from volfs.store.uploading import CopiedUpload, StagedUpload
+
+
+def upload_type(bench: Bench) -> type[StagedUpload]:
+    """What brings a staged file into the bench's store."""
+    return StagedUpload if bench.staging.in_store else CopiedUpload
 
 
 async def test_a_changed_file_is_not_overwritten(bench: Bench) -> None:
@@ -135,6 +143,93 @@ async def test_a_change_between_look_and_rename_is_not_overwritten(
         assert published.conflict is not None
         assert file.read_bytes() == b"theirs"
         assert (bench.root / os.fsdecode(published.conflict)).read_bytes() == b"ours"
+
+
+async def test_a_version_in_our_hands_is_not_lost(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W7: while ours is compared, others replace it. What it was compared with, which nobody else has seen
+    go, is kept beside theirs, and so is ours.
+    """
+    file = bench.root / "f"
+    file.write_bytes(b"base")
+    base = bench.version("f")
+    staged = bench.stage(b"ours")
+    original = bench.store.stat
+
+    def replace(data: bytes) -> None:
+        (bench.root / "fresh").write_bytes(data)
+        (bench.root / "fresh").rename(file)
+
+    async def stat(path: bytes) -> Stat:
+        found = await original(path)
+        if path == b"f" and file.read_bytes() == b"base":
+            replace(b"first of theirs")
+        return found
+
+    def point(name: str) -> None:
+        if name == "show.exchanged":
+            replace(b"second of theirs")
+
+    monkeypatch.setattr(bench.store, "stat", stat)
+    monkeypatch.setattr("volfs.crash.point", point)
+    published = await publish(bench.store, bench.staging, staged, b"f", base, durable=False)
+    staged.close()
+    assert published.conflict is not None
+    assert file.read_bytes() == b"second of theirs"
+    beside = {path.read_bytes() for path in bench.root.glob("f.conflict-*")}
+    assert beside == {b"first of theirs", b"ours"}
+    assert os.listdir(bench.store.staging) == []
+
+
+async def test_conflict_copies_of_lost_answers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W7: a conflict copy was made and the answer lost, then more was written: one copy, with all of it."""
+    file = bench.root / "f"
+    file.write_bytes(b"theirs")
+    staged = bench.stage(b"ours")
+    original, failed = upload_type(bench).show, False
+
+    async def show(self: object, path: bytes, expected: object) -> Stat:
+        nonlocal failed
+        found = await original(self, path, expected)
+        if not failed:
+            failed = True
+            raise StoreError("the answer is lost")
+        return found
+
+    monkeypatch.setattr(upload_type(bench), "show", show)
+    with pytest.raises(StoreError):
+        await publish(bench.store, bench.staging, staged, b"f", Version(b"gone"), durable=False)
+    await staged.write(4, b", and more")
+    await publish(bench.store, bench.staging, staged, b"f", Version(b"gone"), durable=False)
+    staged.close()
+    assert file.read_bytes() == b"theirs"
+    assert [path.read_bytes() for path in bench.root.glob("f.conflict-*")] == [b"ours, and more"]
+
+
+async def test_a_lost_answer_and_then_replaced(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W7: ours was shown, the answer lost, others replaced it, and more was written: that is kept beside."""
+    file = bench.root / "f"
+    staged = bench.stage(b"ours")
+    original, failed = upload_type(bench).show, False
+
+    async def show(self: object, path: bytes, expected: object) -> Stat:
+        nonlocal failed
+        found = await original(self, path, expected)
+        if not failed:
+            failed = True
+            (bench.root / "fresh").write_bytes(b"theirs")
+            (bench.root / "fresh").rename(file)
+            raise StoreError("the answer is lost")
+        return found
+
+    monkeypatch.setattr(upload_type(bench), "show", show)
+    with pytest.raises(StoreError):
+        await publish(bench.store, bench.staging, staged, b"f", ABSENT, durable=False)
+    await staged.write(4, b", and more")
+    done = await publish(bench.store, bench.staging, staged, b"f", ABSENT, durable=False)
+    staged.close()
+    assert file.read_bytes() == b"theirs"
+    assert done.conflict is not None
+    assert (bench.root / os.fsdecode(done.conflict)).read_bytes() == b"ours, and more"
 
 
 async def test_a_commit_that_fails_leaves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,7 +263,10 @@ class Host:
 
         if life.dead:
             raise Died
-        self._nursery.start_soon(run)
+        try:
+            self._nursery.start_soon(run)
+        except RuntimeError:  # a service has died, and takes the host with it
+            raise Died from None
         await done.wait()
         if failed:
             raise failed[0]

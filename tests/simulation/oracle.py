@@ -172,7 +172,9 @@ class Oracle:
     def _licenses(self, deed: Deed, who: str, path: str, writing: Writing) -> bool:
         if deed.who != who or deed.end is not None or deed.kind is Kind.APPENDS:
             return False
-        if path not in self._paths(deed.path, deed.start):
+        paths = self._paths(deed.path, deed.start)
+        # A program that has the file open goes on with it where a conflict has put it.
+        if path not in paths and path.partition(CONFLICT)[0] not in paths:
             return False
         if deed.kind is Kind.EDITS and writing.who != who and deed.staged is not None:
             return writing.shown is not None and writing.shown < deed.staged

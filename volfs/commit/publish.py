@@ -27,21 +27,23 @@ from volfs.commit.checksums import BlockSums
 from volfs.commit.early import EarlyCopy
 from volfs.commit.owed import clear
 from volfs.commit.staging import StagedFile, Staging
+from volfs.core.conflicts import conflict_name
 from volfs.core.versions import ABSENT, Version
 from volfs.errors import NotFound, StoreError, VersionChanged
 from volfs.store.base import Expected, Stat, Store, Transfer, Upload
 
-__all__ = ["Commit", "Published", "conflict_name", "publish"]
+__all__ = ["Commit", "Published", "publish"]
 
 log = structlog.get_logger(__name__)
-
-_NAME_MAX = 255
 
 #: Looks at a file that others change at the same moment, before the commit is put off.
 _TRIES = 10
 
 #: What a rename says of a name that others made a directory.
 _IN_THE_WAY = {errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST}
+
+#: Conflict copies of one file that one host makes within a second.
+_MOST_BESIDE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +59,6 @@ class Published:
     renamed: bool
     sums: list[int] | None = None
     descriptor: int | None = None
-
-
-def conflict_name(path: bytes, host: str, when_s: float, attempt: int = 0) -> bytes:
-    """`NAME.conflict-HOST-TIME` beside `path`, never longer than a name may be."""
-    directory, slash, name = path.rpartition(b"/")
-    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(when_s))
-    suffix = f".conflict-{host}-{stamp}".encode("utf-8", "replace").replace(b"/", b"_")[:200]
-    if attempt:
-        suffix += b".%d" % attempt
-    return directory + slash + name[: _NAME_MAX - len(suffix)] + suffix
 
 
 class Commit:
@@ -99,6 +91,7 @@ class Commit:
         self._transfer: Transfer | None = None
         self._upload: Upload | None = None
         self._durable = False
+        self._copied = not staging.in_store
 
     async def bring(self, *, durable: bool) -> None:
         """Bring the bytes into the store, under no name. `durable`: they survive a power cut, too."""
@@ -111,11 +104,11 @@ class Commit:
         else:
             self._upload = await self._store.upload(
                 self._staged.fd,
-                self._staged.name if self._staging.in_store else None,
+                None if self._copied else self._staged.name,
                 durable=durable,
-                observe=None if self._staging.in_store else self._observe,
+                observe=self._observe if self._copied else None,
             )
-        self._durable = durable or not self._staging.in_store
+        self._durable = durable or self._copied
         self._moved()
 
     async def _bring_rest(self, transfer: Transfer, early: EarlyCopy) -> Upload:
@@ -167,7 +160,7 @@ class Commit:
             current: Stat | None = await self._store.stat(path)
         except NotFound:
             current = None
-        if current is not None and self._staging.in_store and self._upload.is_shown(current):
+        if current is not None and not self._copied and self._upload.is_shown(current):
             return self._shown(current, None)  # an earlier attempt did it, and its answer was lost
         if self._staged.attempts and (earlier := await self._earlier()) is not None:
             return earlier
@@ -200,21 +193,26 @@ class Commit:
         except StoreError as error:
             if error.errno in _IN_THE_WAY:
                 return None
-            self._staged.attempts.append(self._upload.is_shown)
+            self._staged.tried(self._upload.is_shown)
             raise
         return self._shown(st, None)
 
     async def _earlier(self) -> Published | None:
-        """What an attempt did whose answer was lost, if its bytes are not at the name: they were kept beside
-        it, or others have replaced them since.
+        """The staged file itself was given a name, and the answer was lost: it is at a name beside ours, or
+        others have replaced it since. Then what was written to it meanwhile is nowhere, and goes beside.
         """
+        if not self._staging.in_store or self._staging.has(self._staged.name):
+            return None
+        ours = self._staged.stat()
         for name in self._staged.beside:
             with suppress(NotFound):
                 st = await self._store.stat(name)
-                if self._is_earlier_attempt(st):
+                if st.identity == ours.identity:
                     return self._done(st, name)
-        if self._staging.in_store and not self._staging.has(self._staged.name):
-            return self._done(self._staged.stat(), None)
+        if not self._staged.changed:
+            return self._done(ours, None)
+        self._upload = await self._store.upload(self._staged.fd, None, durable=True, observe=None)
+        self._copied = True
         return None
 
     def _is_earlier_attempt(self, current: Stat) -> bool:
@@ -233,22 +231,29 @@ class Commit:
 
     async def _show_beside(self, path: bytes) -> Published:
         assert self._upload is not None
-        now = time.time()
-        attempt = 0
-        while True:
-            name = conflict_name(path, socket.gethostname(), now, attempt)
+        names: list[tuple[bytes, Version | Expected]] = [*await self._copies_beside(), *_names_beside(path)]
+        for name, expected in names:
             self._showing()
             try:
-                st = await self._upload.show(name, Expected.NOTHING)
+                st = await self._upload.show(name, expected)
             except VersionChanged:
-                attempt += 1
                 continue
             except StoreError:
-                self._staged.attempts.append(self._upload.is_shown)
-                self._staged.beside.append(name)
+                self._staged.tried(self._upload.is_shown, name)
                 raise
             log.warning("conflict: the file changed in the store since it was opened here", kept_as=name)
             return self._shown(st, name)
+        raise VersionChanged("others take each name beside the file")
+
+    async def _copies_beside(self) -> list[tuple[bytes, Version]]:
+        """Conflict copies that earlier attempts made though their answers were lost: ours to replace."""
+        found = []
+        for name in self._staged.beside:
+            with suppress(NotFound):
+                st = await self._store.stat(name)
+                if self._is_earlier_attempt(st):
+                    found.append((name, st.version))
+        return found
 
     def _shown(self, st: Stat, conflict: bytes | None) -> Published:
         crash.point("commit.shown")
@@ -257,8 +262,7 @@ class Commit:
         return self._done(st, conflict, upload.descriptor() if upload is not None else None)
 
     def _done(self, st: Stat, conflict: bytes | None, descriptor: int | None = None) -> Published:
-        renamed = self._staging.in_store
-        return Published(st, conflict, renamed=renamed, sums=self._sums(st), descriptor=descriptor)
+        return Published(st, conflict, renamed=not self._copied, sums=self._sums(st), descriptor=descriptor)
 
     def _sums(self, st: Stat) -> list[int] | None:
         return self._blocks.finish(st.size) if self._blocks is not None else None
@@ -272,6 +276,11 @@ class Commit:
         self._upload = self._transfer = None
         if owed:
             await clear(owed)
+
+
+def _names_beside(path: bytes) -> list[tuple[bytes, Expected]]:
+    host, now = socket.gethostname(), time.time()
+    return [(conflict_name(path, host, now, n), Expected.NOTHING) for n in range(_MOST_BESIDE)]
 
 
 async def publish(

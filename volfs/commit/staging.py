@@ -65,7 +65,7 @@ def _refusal(error: OSError) -> StoreError:
 class StagedFile:
     """One open staged file. It is gone when it was published by rename or discarded."""
 
-    __slots__ = ("_closing", "_staging", "_users", "attempts", "beside", "fd", "name")
+    __slots__ = ("_closing", "_staging", "_users", "attempts", "beside", "changed", "fd", "name")
 
     def __init__(self, staging: Staging, name: str, fd: int) -> None:
         self._staging = staging
@@ -78,6 +78,14 @@ class StagedFile:
         self.beside: deque[bytes] = deque(
             maxlen=_ATTEMPTS
         )  # names of conflict copies that these may have made
+        self.changed = False  # since the last of them
+
+    def tried(self, is_shown: Callable[[Stat], bool], beside: bytes | None = None) -> None:
+        """A commit failed, or its answer was lost; `beside`: of a conflict copy of this name."""
+        self.attempts.append(is_shown)
+        self.changed = False
+        if beside is not None:
+            self.beside.append(beside)
 
     def stat(self) -> Stat:
         """Attributes as the file will have them; link count 0 means that its only name is gone."""
@@ -103,6 +111,7 @@ class StagedFile:
     async def write(self, offset: int, data: bytes) -> None:
         """All of it, or the file keeps its size (what was overwritten up to the failure stays so)."""
         size = self.size
+        self.changed = True
         try:
             if len(data) <= INLINE_BYTES:
                 write_all(self.fd, memoryview(data), offset)
@@ -117,6 +126,7 @@ class StagedFile:
             self._staging.measure(self)
 
     def truncate(self, size: int) -> None:
+        self.changed = True
         try:
             os.ftruncate(self.fd, size)
         except OSError as error:

@@ -15,13 +15,18 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from typing import Final, Protocol, TypeVar
 
+import structlog
 import xxhash
 
 from volfs import crash
+from volfs.core.conflicts import conflict_name
 from volfs.core.versions import Version
 from volfs.errors import VersionChanged
 from volfs.store import beneath
@@ -31,6 +36,8 @@ from volfs.store.beneath import renameat2
 from volfs.store.copies import Copy, copy_staged, discard
 
 __all__ = ["CopiedUpload", "StagedUpload"]
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -173,13 +180,25 @@ def _show_instead(
     renameat2(staging, source, parent, target, _EXCHANGE)  # not what we may replace: it goes back
     if os.stat(name, dir_fd=staging, follow_symlinks=False).st_ino != ours:
         # Ours was replaced in the moment that it was there. What came out is newer than what went back:
-        # it belongs there, and ours is made again from the bytes that we still have.
+        # it belongs there. What went back was replaced by nobody who saw it: it is kept. Ours is made again
+        # from the bytes that we still have.
         renameat2(staging, source, parent, target, _EXCHANGE)
-        os.unlink(name, dir_fd=staging)
+        _keep_beside(staging, source, parent, target)
         copy, _ = copy_staged(staged, staging, None, parallel=False, name=name)
         copy.close()
         raise _MadeAgain("somebody else changed the file meanwhile")
     raise VersionChanged("somebody else changed the file meanwhile")
+
+
+def _keep_beside(staging: int, name: bytes, parent: int, target: bytes) -> None:
+    """Give another's version, which is in our hands, a name beside its own."""
+    now = time.time()
+    for attempt in count():
+        beside = conflict_name(target, socket.gethostname(), now, attempt)
+        with suppress(FileExistsError):
+            renameat2(staging, name, parent, beside, _NOREPLACE)
+            log.warning("conflict: a version was replaced while it was compared", kept_as=beside)
+            return
 
 
 def _check(parent: int, target: bytes, expected: Version) -> None:
