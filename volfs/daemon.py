@@ -55,6 +55,7 @@ from volfs.fs.tree import KNOWN_AHEAD, REMEMBERED, Node, Tree
 from volfs.fs.vfs import Vfs
 from volfs.fs.volume import Policy, Volume
 from volfs.kernel import dying, mounts
+from volfs.kernel.intent import creates
 from volfs.kernel.notify import KernelNotifier
 from volfs.kernel.pyfuse import Operations, PyfuseSender, options
 from volfs.kernel.tuning import tune
@@ -205,7 +206,7 @@ class _Daemon:
         )
         volume.recovery = self._recovery
         self._volume = volume
-        self._vfs = Vfs(volume, self._about)
+        self._vfs = Vfs(volume, self._about, creates)
         volume.watch(volume.tree.root, b"")
         self._mount()
         try:

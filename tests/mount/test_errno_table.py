@@ -73,15 +73,18 @@ OTHERWISE = {
     ("rename (dirty)", "rename", "lost?"): "the staged bytes keep the old name, their base has the new one",
 }
 
+#: Copies ahead of a file's end begin at 64 MiB (test_written_ahead.py has them).
+AHEAD = frozenset(("begin", "transfer.bring", "transfer.finish", "transfer.discard"))
+
 #: What no act of a mode can make the store do.
 UNPROVOKED = {
     # Of a file whose names the mount does not know, it cannot show what is staged (test_links.py has it).
     # Bytes are read into the memory of the cache, where there is one. An error of a fetch is nobody's: the
     # open meets it itself (tests/fs/test_siblings.py has it).
-    "local": frozenset(("fetch", "reader.overwrite", "reader.read_into")),
+    "local": AHEAD | {"fetch", "reader.overwrite", "reader.read_into"},
     # What is to be changed is read through the cache.
-    "cached": frozenset(("fetch", "reader.copy_to", "reader.overwrite", "reader.read")),
-    "remote": frozenset(("fetch", "reader.copy_to", "reader.overwrite", "reader.read")),
+    "cached": AHEAD | {"fetch", "reader.copy_to", "reader.overwrite", "reader.read"},
+    "remote": AHEAD | {"fetch", "reader.copy_to", "reader.overwrite", "reader.read"},
 }
 
 #: The first back-off is at most 0.5 s, the second 1 s: a retry may meet the fault of another trial.

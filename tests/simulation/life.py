@@ -126,7 +126,7 @@ def deterministic() -> Iterator[None]:
         patch("os.fsync", _fsync),
         patch("volfs.cache.reconcile._FOLDERS", 2),  # making 256 takes longer than all the rest
         patch("volfs.commit.staging.uuid4", _seeded_uuid4),
-        patch("volfs.store.uploading.uuid4", _seeded_uuid4),
+        patch("volfs.store.copies.uuid4", _seeded_uuid4),
         patch("volfs.crash.point", lambda name: _at_point(name)),
     ):
         yield

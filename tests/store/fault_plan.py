@@ -67,11 +67,12 @@ OPERATIONS: Final = frozenset(
         *("reader.read", "reader.read_into", "reader.stat", "reader.change", "reader.copy_to"),
         *("reader.overwrite", "reader.sync"),
         *("directory.names", "directory.stats"),
+        *("begin", "transfer.bring", "transfer.finish", "transfer.discard"),
     )
 )
 
 #: What they answer holds something open, which nobody would close if the answer were lost.
-_ANSWERS_HOLD: Final = frozenset(("open", "scan", "upload"))
+_ANSWERS_HOLD: Final = frozenset(("open", "scan", "upload", "begin", "transfer.finish"))
 
 
 @dataclass(frozen=True, slots=True)

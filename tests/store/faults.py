@@ -9,11 +9,12 @@ runs that store's contract.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from tests.store.fault_plan import Call, Faults
+from volfs.core.spans import Extent
 from volfs.core.versions import Version
 from volfs.errors import from_os_error
 from volfs.store.attributes import copy_attributes
@@ -28,6 +29,7 @@ from volfs.store.base import (
     Reader,
     Stat,
     Store,
+    Transfer,
     Upload,
 )
 from volfs.store.copying import clone_range
@@ -148,8 +150,28 @@ class _FaultUpload(_Door):
     def is_shown(self, st: Stat) -> bool:
         return self._inner.is_shown(st)
 
+    def descriptor(self) -> int | None:
+        return self._inner.descriptor()
+
     async def discard(self) -> None:
         await self._pass("upload.discard", b"", self._inner.discard)
+
+
+class _FaultTransfer(_Door):
+    """`store.base.Transfer`."""
+
+    def __init__(self, faults: Faults, inner: Transfer) -> None:
+        super().__init__(faults)
+        self._inner = inner
+
+    async def bring(self, extents: Sequence[Extent], observe: Observer | None) -> None:
+        await self._pass("transfer.bring", b"", lambda: self._inner.bring(extents, observe))
+
+    async def finish(self) -> Upload:
+        return _FaultUpload(self._faults, await self._pass("transfer.finish", b"", self._inner.finish))
+
+    async def discard(self) -> None:
+        await self._pass("transfer.discard", b"", self._inner.discard)
 
 
 class FaultStore(_Door):
@@ -267,6 +289,9 @@ class FaultStore(_Door):
         )
         return _FaultUpload(self.faults, upload)
 
+    async def begin(self, staged: int) -> Transfer:
+        return _FaultTransfer(self.faults, await self._pass("begin", b"", lambda: self._inner.begin(staged)))
+
     async def overwrite(self, staged: int, path: bytes, observe: Observer | None) -> Stat:
         async def half_then(error: OSError) -> Stat:
             short = _half_of(staged)
@@ -293,12 +318,12 @@ class _Breaking:
     error: OSError
     observe: Observer | None
 
-    def __call__(self, piece: memoryview) -> None:
+    def __call__(self, offset: int, piece: memoryview) -> None:
         if len(piece) > self.left:
             raise self.error
         self.left -= len(piece)
         if self.observe is not None:
-            self.observe(piece)
+            self.observe(offset, piece)
 
 
 def _half_of(staged: int) -> int:

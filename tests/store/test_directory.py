@@ -62,7 +62,7 @@ async def test_a_failed_copy_leaves_nothing(store: DirectoryStore, tmp_path: Pat
     (tmp_path / "backing/f").write_bytes(b"old")
     fd = staged_file(tmp_path, b"x" * 100)
 
-    def fail(piece: memoryview) -> None:
+    def fail(offset: int, piece: memoryview) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(StoreError) as raised:

@@ -15,8 +15,9 @@ import trio
 from tests.contracts.store import NOBODY, StoreContract, content, names, publish, staged_file
 from tests.store.fault_plan import OPERATIONS, Break, Lose, Tear
 from tests.store.faults import FaultStore
+from volfs.core.spans import Extent
 from volfs.errors import NotFound, StoreError, StoreTimeout, VersionChanged
-from volfs.store.base import Changes, DirectoryReader, Expected, Reader, Store, Upload
+from volfs.store.base import Changes, DirectoryReader, Expected, Reader, Store, Transfer, Upload
 from volfs.store.directory import DirectoryStore
 
 
@@ -44,8 +45,14 @@ class TestContract(StoreContract):
 
 
 def test_every_call_of_the_contract_can_fail() -> None:
-    """The operations are the coroutines of the four protocols, no more and no less."""
-    prefixes = {Store: "", Reader: "reader.", DirectoryReader: "directory.", Upload: "upload."}
+    """The operations are the coroutines of the five protocols, no more and no less."""
+    prefixes = {
+        Store: "",
+        Reader: "reader.",
+        DirectoryReader: "directory.",
+        Upload: "upload.",
+        Transfer: "transfer.",
+    }
     promised = {
         prefix + name
         for protocol, prefix in prefixes.items()
@@ -138,6 +145,7 @@ async def test_every_operation_fails_with_the_planned_errno(
     target = os.memfd_create("target")
     reader, scan = await store.open(b"f"), await store.scan(b"")
     upload = await store.upload(fd, None, durable=False, observe=None)
+    transfer = await store.begin(fd)
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "stat": lambda: store.stat(b"f"),
         "open": lambda: store.open(b"f"),
@@ -159,6 +167,7 @@ async def test_every_operation_fails_with_the_planned_errno(
         "capacity": lambda: store.capacity(),
         "sync_directory": lambda: store.sync_directory(b""),
         "upload": lambda: store.upload(fd, None, durable=False, observe=None),
+        "begin": lambda: store.begin(fd),
         "overwrite": lambda: store.overwrite(fd, b"f", None),
         "reader.read": lambda: reader.read(0, 10),
         "reader.read_into": lambda: reader.read_into(memoryview(bytearray(10)), 0),
@@ -171,6 +180,9 @@ async def test_every_operation_fails_with_the_planned_errno(
         "directory.stats": lambda: scan.stats([b"f"]),
         "upload.show": lambda: upload.show(b"new", Expected.NOTHING),
         "upload.discard": lambda: upload.discard(),
+        "transfer.bring": lambda: transfer.bring([Extent(0, 9)], None),
+        "transfer.finish": lambda: transfer.finish(),
+        "transfer.discard": lambda: transfer.discard(),
     }
     store.faults.fail(operation, errno.EDQUOT)
     with pytest.raises(StoreError) as raised:
@@ -182,9 +194,10 @@ async def test_every_operation_fails_with_the_planned_errno(
     again = await calls[operation]()
     if operation in ("open", "scan"):
         cast(Reader, again).close()
-    elif operation == "upload":
-        await cast(Upload, again).discard()
+    elif operation in ("upload", "begin", "transfer.finish"):
+        await cast(Upload | Transfer, again).discard()
     await upload.discard()
+    await transfer.discard()
     scan.close()
     reader.close()
     os.close(target)
@@ -319,7 +332,7 @@ async def test_an_upload_that_fails_half_way_leaves_nothing(
     seen: list[int] = []
     store.faults.break_off("upload", errno.ENOSPC)
     with pytest.raises(StoreError) as raised:
-        await store.upload(fd, None, durable=False, observe=lambda piece: seen.append(len(piece)))
+        await store.upload(fd, None, durable=False, observe=lambda offset, piece: seen.append(len(piece)))
     assert raised.value.errno == errno.ENOSPC
     assert 0 < sum(seen) < 3 << 20
     assert list((backing / ".volfs").rglob("copy-*")) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -11,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.contracts.store import NOBODY, StoreContract, content, publish
+from tests.contracts.store import NOBODY, StoreContract, content, publish, staged_file
 from tests.store.faults import FaultStore
 from volfs.errors import NotFound, StoreError, StoreTimeout
 from volfs.store.base import Reader
@@ -163,6 +164,21 @@ async def test_a_commit_takes_as_long_as_it_takes(
     faulty.faults.delay("upload", 10 * DEADLINE_S)
     await publish(store, tmp_path, b"f", b"bytes")
     assert await content(store, b"f") == b"bytes"
+
+
+async def test_a_commit_shows_that_the_store_is_back(
+    store: RetryingStore, faulty: FaultStore, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """B3: nobody is refused any more once bytes have arrived."""
+    faulty.faults.hang("stat")
+    with pytest.raises(StoreTimeout):
+        await store.stat(b"f")
+    assert store.deadlines.away
+    fd = staged_file(tmp_path, b"bytes")
+    upload = await store.upload(fd, None, durable=False, observe=None)
+    assert not store.deadlines.away
+    await upload.discard()
+    os.close(fd)
 
 
 class _SlowCopy:

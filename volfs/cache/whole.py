@@ -174,7 +174,7 @@ class Wholes:
                 self.drop(version)
 
     def _next(self) -> dict[Version, _Whole]:
-        """What one call writes: in a small cache no more than newcomers may take, or they push each other out."""
+        """What one call writes: in a small cache no more than newcomers may take."""
         batch: dict[Version, _Whole] = {}
         most, size = self._traffic.shelf.queues.admission.guest_bytes, 0
         for version, whole in self._pending.items():

@@ -26,7 +26,7 @@ from volfs.cache.check import CacheReport
 from volfs.cache.reconcile import is_damage
 from volfs.commit.journal import Entry, Journal, State
 from volfs.commit.staging import Staging
-from volfs.store.uploading import COPY_PREFIX
+from volfs.store.copies import COPY_PREFIX
 
 __all__ = ["Disagreement", "JournalCheck", "JournalReport", "compare", "document", "verdict"]
 

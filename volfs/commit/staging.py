@@ -28,10 +28,11 @@ import trio
 
 from volfs import crash
 from volfs.cache.fill import DISK_FULL
+from volfs.commit.owed import Discardable
 from volfs.core.spans import INODE_BYTES
 from volfs.errors import StagedLost, StoreError, from_os_error
 from volfs.store.attributes import apply_changes, to_stat
-from volfs.store.base import Changes, Owner, Stat, Upload
+from volfs.store.base import Changes, Owner, Stat
 from volfs.store.copying import write_all
 
 __all__ = ["INLINE_BYTES", "DiskFull", "StagedFile", "Staging"]
@@ -189,7 +190,7 @@ class Staging:
         self.directory = directory
         self.in_store = in_store
         self.allocated = 0
-        self.owed: deque[Upload] = deque()  # copies in the store that could not be taken away
+        self.owed: deque[Discardable] = deque()  # copies in the store that could not be taken away
         self._sizes: dict[str, int] = {}  # of `allocated`, by name
         if not in_store:
             for name in self.names():

@@ -116,6 +116,7 @@ async def _commit_staged(file: File, staged: StagedFile, *, durable: bool) -> No
         checksums=volume.cache is not None,
         showing=file.showing,
         moved=file.progress.moved,
+        early=file.ahead.take(),
     )
     try:
         replaces = file.base is not None and node.stat.size > 0
@@ -125,10 +126,10 @@ async def _commit_staged(file: File, staged: StagedFile, *, durable: bool) -> No
             if path is None:
                 return
             try:
-                done = await commit.show(path, file.base, node.identity)
+                done = await commit.show(path, file.base, node.identity, look=False)
             except NotFound:
                 await volume.remake_directories(node)
-                done = await commit.show(path, file.base, node.identity)
+                done = await commit.show(path, file.base, node.identity, look=False)
             # no await from here: the store has it, now all that we know must say so
             _committed(file, staged, done, path)
     finally:
@@ -147,7 +148,7 @@ async def _commit_nameless(file: File, staged: StagedFile) -> None:
     if file.reader is None or not (await file.reader.stat()).nlink:
         return
 
-    def observe(piece: memoryview) -> None:
+    def observe(offset: int, piece: memoryview) -> None:
         file.progress.moved()
 
     st = await file.reader.overwrite(staged.fd, observe)
@@ -173,6 +174,12 @@ def _committed(file: File, staged: StagedFile, done: Published, path: bytes) -> 
     if done.renamed:
         file.reader = volume.store.reader(staged.published())
         _forget_row(file, staged)
+    elif done.descriptor is not None:
+        reader = volume.store.reader(done.descriptor)
+        if node.handles:
+            file.reader = reader
+        else:
+            reader.close()
     if done.conflict is not None:
         volume.conflicts += 1
         if node.names:

@@ -32,6 +32,7 @@ from volfs.core.readahead import Readahead
 from volfs.core.schedule import Activity
 from volfs.core.versions import ABSENT, Version
 from volfs.errors import NotFound, VersionChanged, VolfsError
+from volfs.fs.ahead import Ahead
 from volfs.fs.committing import Attempt, commit_file
 from volfs.fs.growth import COMPARE_BYTES, extends
 from volfs.fs.patience import PatientLock, Progress
@@ -62,6 +63,7 @@ class File:
         self.opened = 0  # handles; opens under way are counted by the node only
         self.writers = 0  # of these, the ones that may write
         self.staged: StagedFile | None = None
+        self.ahead = Ahead(volume, self.progress.moved)
         self.base: Version | None = None
         self._existing = 0  # bytes taken over from the base and not rewritten: above it all is appended
         self.reader: Reader | None = None
@@ -245,7 +247,7 @@ class File:
             except BaseException:
                 self._throw_away(staged)
                 raise
-            self.staged, self.base = staged, base
+            self.begin(staged, base, existing)
             self._existing = existing if existing == st.size else 0
             self.acknowledged = False
             self._promised = 0
@@ -254,6 +256,11 @@ class File:
             node.epoch += 1
             return staged
         raise VersionChanged("the file changes faster than it can be copied")
+
+    def begin(self, staged: StagedFile, base: Version | None, existing: int = 0) -> None:
+        """The content is in this staged file from now on."""
+        self.staged, self.base = staged, base
+        self.ahead.begin(existing)
 
     async def _let_go_of_reader(self) -> None:
         """The staged file has all bytes; the reader is kept only if it alone leads to names unknown here."""
@@ -314,7 +321,8 @@ class File:
         staged = await self.stage(self.node.stat.size)
         where = staged.size if offset is None else offset
         self._about_to_change(staged, where)
-        await staged.write(where, data)
+        with self.ahead.writing(staged, where, len(data)):
+            await staged.write(where, data)
         crash.point("stage.written")
         self.wrote(len(data))
         return where
@@ -323,6 +331,7 @@ class File:
         staged = await self.stage(size, replace=replace)
         self._about_to_change(staged, size)
         staged.truncate(size)
+        self.ahead.cut(size)
         self.wrote(0)
 
     def _about_to_change(self, staged: StagedFile, offset: int) -> None:
@@ -391,9 +400,11 @@ class File:
             self.volume.journal.drop_name(self.staged.name)
         self.volume.queue.remove(self.node.number)
         self.activity = None
+        self.ahead.drop()
 
     def dispose(self) -> None:
         """No handle is open and nothing is owed."""
+        self.ahead.drop()
         if self.staged is not None:
             self.staged.discard()
             self.volume.journal.remove(self.staged.name)

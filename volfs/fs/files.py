@@ -24,6 +24,7 @@ from volfs import crash
 from volfs.core.schedule import commit_at_flush, due_while_open
 from volfs.core.versions import ABSENT
 from volfs.errors import AlreadyExists, NotFound, StoreError, VersionChanged, VolfsError
+from volfs.fs.creating import Creations, Free
 from volfs.fs.file import File
 from volfs.fs.names import Names
 from volfs.fs.tree import Node
@@ -65,9 +66,10 @@ class Opened(NamedTuple):
 class Files:
     """The table of handles."""
 
-    def __init__(self, volume: Volume, names: Names) -> None:
+    def __init__(self, volume: Volume, names: Names, creations: Creations) -> None:
         self._volume = volume
         self._names = names
+        self._creations = creations
         self._handles: dict[int, Handle] = {}
         self._last = 0
 
@@ -199,25 +201,31 @@ class Files:
         volume = self._volume
         self._refuse_at_the_end()
         path = self._names.reserve(parent, name)
-        try:
-            node = await self._names.find(parent, name)
-        except NotFound:
-            pass
-        else:
-            if flags & os.O_EXCL:
-                raise AlreadyExists("the name is taken")
-            return node, await self.open(node, flags, thread)
+        free = self._creations.free(parent, name, thread)
+        if free is None:
+            try:
+                node = await self._names.find(parent, name)
+            except NotFound:
+                pass
+            else:
+                if flags & os.O_EXCL:
+                    raise AlreadyExists("the name is taken")
+                return node, await self.open(node, flags, thread)
         assert volume.staging is not None
         async with volume.structure.shared():
             path = self._names.reserve(parent, name)
+            if free is not None and name in parent.children:
+                raise VersionChanged("the name was taken meanwhile")
             staged = volume.staging.create()
             try:
                 crash.point("create.staged")
                 staged.own(mode, owner, parent.stat)
-                # In background mode the name is decided at the commit (W10). Who appends means to go on with
-                # what is there: bytes of others that are there after all are not replaced.
-                goes_on = flags & os.O_APPEND and not flags & os.O_TRUNC
-                base = ABSENT if flags & os.O_EXCL or goes_on else None
+                # In background mode the name is decided at the commit (W10). Who appends, or opens what a
+                # listing says is free, and does not empty it, means to go on with what is there: bytes of
+                # others that are there after all are not replaced.
+                goes_on = bool(flags & os.O_APPEND) or free is Free.LISTED
+                kept = goes_on and not flags & os.O_TRUNC
+                base = ABSENT if flags & os.O_EXCL or kept else None
                 volume.journal.add(staged.name, path, base, 0, staged.stat().number)
                 placeholder = await self._take_name(parent, path, mode, flags, owner)
                 if placeholder is not None:
@@ -234,9 +242,9 @@ class Files:
                 volume.siblings.grew(parent)
                 parent.touched_ns = volume.now_ns()
             file = self._hold(node)
-            file.staged = staged
-            file.base = placeholder.version if placeholder is not None else base
+            file.begin(staged, placeholder.version if placeholder is not None else base)
             file.wrote(0)
+            self._creations.made(parent, name)
         return node, self._opened(node, file, flags)
 
     async def _take_name(self, parent: Node, path: bytes, mode: int, flags: int, owner: Owner) -> Stat | None:

@@ -15,10 +15,13 @@ import errno
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import trio
+
 from volfs.errors import NotFound, StoreError
 from volfs.fs.attributes import Attributes
 from volfs.fs.changes import Changes as Watched
 from volfs.fs.control import PREFIX, Control
+from volfs.fs.creating import Creations
 from volfs.fs.files import Files, Opened
 from volfs.fs.handoff import Handoff
 from volfs.fs.listing import Listing
@@ -52,11 +55,17 @@ class Entry(NamedTuple):
 class Vfs:
     """See the module."""
 
-    def __init__(self, volume: Volume, about: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        volume: Volume,
+        about: Callable[[], dict[str, Any]],
+        creates: Callable[[int, bytes], bool] = lambda thread, name: False,
+    ) -> None:
         self.volume = volume
         self.names = Names(volume)
         self.siblings = volume.siblings = Siblings(volume, self.names)
-        self.files = Files(volume, self.names)
+        self._creations = Creations(volume, creates)
+        self.files = Files(volume, self.names, self._creations)
         self.attributes = Attributes(volume)
         self.changes = Watched(volume, self.names)
         self.repairs = Repairs(volume, self.changes.happened, about)
@@ -86,10 +95,16 @@ class Vfs:
     # -- names -----------------------------------------------------------------
 
     async def lookup(self, parent: int, name: bytes, caller: Caller) -> Entry:
+        directory = self._node(parent)
+        if self._creations.is_about_to_be(directory, name, caller.thread):
+            self.volume.second_tries.missed(caller.thread)
+            raise NotFound("nothing was there lately, and it is about to be made")
+        asked_s = trio.current_time()
         try:
-            node = await self.names.find(self._node(parent), name, force=False)
+            node = await self.names.find(directory, name, force=False)
         except NotFound:
             self.volume.second_tries.missed(caller.thread)
+            self._creations.missed(directory, name, caller.thread, asked_s)
             raise
         self.volume.second_tries.found(parent, name, node)
         return self._found(node)

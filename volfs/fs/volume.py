@@ -341,11 +341,15 @@ class Volume:
 
     def timeout_s(self, node: Node) -> float:
         """How long the kernel may believe what it is told about this node."""
-        if node.dirty or node.touched_ns:
-            return 0.0
         if self.watcher is None:
+            if node.dirty:
+                # It changes by what this kernel does, which forgets by itself what that makes old, and by its
+                # commit, which changes no content.
+                return self.policy.freshness_s
             # What is left of the freshness: the kernel's belief and ours must not add up.
             return max(0.0, node.checked_s + self.policy.freshness_s - trio.current_time())
+        if node.dirty or node.touched_ns:
+            return 0.0
         if node.is_dir:
             return self.policy.poll_interval_s if node.watched else 0.0
         # A change through a second name is reported for that name's directory only.

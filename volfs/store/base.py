@@ -12,10 +12,11 @@ from __future__ import annotations
 import enum
 import stat as _stat
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from volfs.core.spans import Extent
 from volfs.core.versions import Version
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Reader",
     "Stat",
     "Store",
+    "Transfer",
     "Upload",
 ]
 
@@ -69,8 +71,9 @@ class Stat:
         return _stat.S_ISREG(self.mode)
 
 
-#: Sees copied bytes in order, a piece a call; a piece is valid during the call only.
-Observer = Callable[[memoryview], None]
+#: Sees copied bytes, a piece a call, with the piece's offset in the file. Pieces start at multiples of 1 MiB
+#: and come one at a time, from a worker thread; a piece is valid during the call only.
+Observer = Callable[[int, memoryview], None]
 
 
 class Owner(NamedTuple):
@@ -199,8 +202,33 @@ class Upload(Protocol):
         """Whether a name shows this upload: a `show` may have been done although it raised an error."""
         ...
 
+    def descriptor(self) -> int | None:
+        """After `show`: what was shown, open and the caller's (see `Store.reader`); None: nobody has it."""
+        ...
+
     async def discard(self) -> None:
         """Take a copy away again; a staged file that was to be renamed stays where it is."""
+        ...
+
+
+class Transfer(Protocol):
+    """A copy on its way into the store while its source is still being written. It ends by `finish` or by
+    `discard`, and is used by one call at a time.
+    """
+
+    async def bring(self, extents: Sequence[Extent], observe: Observer | None) -> None:
+        """Copy these parts of the source, which it has, in any order; a part again if it has changed since.
+
+        Extents start at multiples of 1 MiB. After an error nothing but `discard` is of use.
+        """
+        ...
+
+    async def finish(self) -> Upload:
+        """All parts were brought: the size and the attributes that the source has now, durable."""
+        ...
+
+    async def discard(self) -> None:
+        """Take the copy away again."""
         ...
 
 
@@ -297,8 +325,12 @@ class Store(Protocol):
         directory (it is then shown by a rename, and gone from there); None if it lies
         elsewhere (it is then copied, and stays). `durable`: a copy always survives a
         power cut before a name shows it, a staged file in the store only if asked.
-        `observe` sees the copied bytes in order. Takes as long as the bytes need.
+        `observe` sees the copied bytes. Takes as long as the bytes need.
         """
+        ...
+
+    async def begin(self, staged: int) -> Transfer:
+        """As `upload` by copy, in parts, from a file that is not complete yet."""
         ...
 
     async def overwrite(self, staged: int, path: bytes, observe: Observer | None) -> Stat:

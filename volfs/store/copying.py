@@ -12,7 +12,7 @@ import os
 from volfs import crash
 from volfs.store.base import Observer
 
-__all__ = ["clone_range", "copy_bytes", "write_all"]
+__all__ = ["clone_range", "copy_bytes", "copy_extent", "read_full", "write_all"]
 
 _FICLONE = 0x40049409
 
@@ -61,22 +61,35 @@ def write_all(fd: int, data: memoryview, offset: int) -> None:
         offset += n
 
 
-def copy_bytes(source: int, target: int, observe: Observer | None) -> int:
-    """Copy all bytes of `source` over the start of `target`; returns how many.
-
-    Holes stay holes where `target` is fresh. `observe` sees every byte in order.
-    """
-    size = os.fstat(source).st_size
-    buffer = memoryview(bytearray(min(_PIECE, max(size, 1))))
+def read_full(fd: int, buffer: memoryview, offset: int) -> int:
+    """preadv(2) until the buffer is full or the file ends; how much was read."""
     done = 0
-    while done < size:
-        n = os.preadv(source, [buffer], done)
+    while done < len(buffer):
+        n = os.preadv(fd, [buffer[done:]], offset + done)
         if n == 0:
-            raise OSError(errno.EIO, "a staged file became shorter while it was copied")
-        piece = buffer[:n]
-        if observe is not None:
-            observe(piece)
-        write_all(target, piece, done)
-        crash.point("copy.piece")
+            break
         done += n
     return done
+
+
+def copy_extent(
+    source: int, target: int, offset: int, size: int, buffer: memoryview, observe: Observer | None
+) -> None:
+    """Copy so many bytes at `offset` of `source` to the same place in `target`, a buffer at a time."""
+    end = offset + size
+    while offset < end:
+        piece = buffer[: min(len(buffer), end - offset)]
+        if read_full(source, piece, offset) < len(piece):
+            raise OSError(errno.EIO, "a staged file became shorter while it was copied")
+        if observe is not None:
+            observe(offset, piece)
+        write_all(target, piece, offset)
+        crash.point("copy.piece")
+        offset += len(piece)
+
+
+def copy_bytes(source: int, target: int, observe: Observer | None) -> int:
+    """Copy all bytes of `source` over the start of `target`; returns how many."""
+    size = os.fstat(source).st_size
+    copy_extent(source, target, 0, size, memoryview(bytearray(min(_PIECE, max(size, 1)))), observe)
+    return size

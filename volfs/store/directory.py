@@ -33,14 +33,16 @@ from volfs.store.base import (
     Owner,
     Reader,
     Stat,
+    Transfer,
     Upload,
 )
+from volfs.store.copies import copy_over
 from volfs.store.filesystems import is_local
 from volfs.store.reading import FileDirectoryReader, FileReader, fetch, open_file
 from volfs.store.reserved import HEARTBEAT_S, Reserved
 from volfs.store.streams import StreamLimit
 from volfs.store.threads import StoreThreads
-from volfs.store.uploading import CopiedUpload, StagedUpload, copy_over, copy_staged
+from volfs.store.transfers import Transfers
 
 __all__ = ["DirectoryStore"]
 
@@ -67,6 +69,7 @@ class DirectoryStore:
         self._threads = StoreThreads()
         self.streams = StreamLimit()
         self._reserved: Reserved | None = None
+        self._transfers = Transfers(self)
 
     @property
     def root(self) -> int:
@@ -83,6 +86,13 @@ class DirectoryStore:
         """Make this mount's staging directory and answer its descriptor, which the store keeps."""
         self._reserved = Reserved(self._root, mount_id)
         return self._reserved.staging
+
+    def lane(self, number: int) -> int:
+        """Where copies are made. Over a network a change of a directory takes a round trip or two, under the
+        client kernel's lock of it: side by side is only what is done in different ones.
+        """
+        assert self._reserved is not None
+        return self._reserved.staging if self.local else self._reserved.lane(number)
 
     def remove_staging(self) -> None:
         """Take the staging directory away again if nothing is in it. Blocking."""
@@ -321,13 +331,10 @@ class DirectoryStore:
     async def upload(
         self, staged: int, name: str | None, *, durable: bool, observe: Observer | None
     ) -> Upload:
-        if name is not None:
-            if durable:
-                await self.call(os.fsync, staged, thread=True)
-            return StagedUpload(self, name, staged, to_stat(os.fstat(staged)).version)
-        copy, st = await self.call(copy_staged, staged, self.staging, observe, thread=True)
-        self.written_bytes += st.size
-        return CopiedUpload(self, copy, staged, st.version)
+        return await self._transfers.upload(staged, name, durable=durable, observe=observe)
+
+    async def begin(self, staged: int) -> Transfer:
+        return await self._transfers.begin(staged)
 
     async def overwrite(self, staged: int, path: bytes, observe: Observer | None) -> Stat:
         st = await self.call(self._overwrite, staged, path, observe, thread=True)

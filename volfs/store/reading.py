@@ -24,9 +24,9 @@ from volfs.errors import StoreError, VersionChanged, from_os_error
 from volfs.store import beneath
 from volfs.store.attributes import apply_changes, to_stat, version_of
 from volfs.store.base import Changes, Filled, Observer, Stat
+from volfs.store.copies import copy_over
 from volfs.store.copying import clone_range
 from volfs.store.streams import WORTH_BYTES, StreamLimit, Streams, bypass_cache, fill, open_stream
-from volfs.store.uploading import copy_over
 from volfs.telemetry import get_logger
 
 __all__ = ["Caller", "FileDirectoryReader", "FileReader", "fetch", "open_file"]

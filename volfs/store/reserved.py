@@ -1,6 +1,7 @@
 """The reserved directory `.volfs` of a directory store: this mount's staging directory, and what others left.
 
     .volfs/<mount id>/      staged files (cache off) and copies on their way to a name
+    .volfs/<mount id>/lane-N/   further such copies, see `store.directory`
     .volfs/owners/<id>      locked and touched by the daemon that has the directory
     .volfs/locks/           see `store.uploading`
 
@@ -26,9 +27,9 @@ import structlog
 from volfs.errors import SetupError
 from volfs.store import beneath
 from volfs.store.base import RESERVED
-from volfs.store.uploading import COPY_PREFIX
+from volfs.store.copies import COPY_PREFIX
 
-__all__ = ["HEARTBEAT_S", "Reserved"]
+__all__ = ["HEARTBEAT_S", "LANES", "Reserved"]
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +38,11 @@ HEARTBEAT_S: Final = 60.0
 
 #: A daemon that showed no life for so long is gone, or so stuck that it copies again when it wakes up.
 _GONE_S: Final = 3600.0
+
+#: Directories for copies. Four round trips each for the copies of a commit and its rename, of which one is in
+#: a lane at a time: as many as there are commits at once, so that they seldom meet.
+LANES: Final = 16
+_LANE_PREFIX: Final = "lane-"
 
 _OWNERS: Final = b"owners"
 _LOCKS: Final = b"locks"
@@ -48,6 +54,7 @@ class Reserved:
     def __init__(self, root: int, mount_id: str) -> None:
         self._root = root
         self._id = mount_id.encode()
+        self._lanes: dict[int, int] = {}
         try:
             for path in (RESERVED, self._path(_OWNERS), self._path(self._id)):
                 with suppress(FileExistsError):
@@ -71,7 +78,25 @@ class Reserved:
         """Show that this mount lives."""
         os.utime(self._owner)
 
+    def lane(self, number: int) -> int:
+        """The descriptor of one of LANES directories, made when it is first asked for. From any thread."""
+        known = self._lanes.get(number)
+        if known is not None:
+            return known
+        name = f"{_LANE_PREFIX}{number:x}"
+        with suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=self.staging)
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(name, flags, dir_fd=self.staging)
+        kept = self._lanes.setdefault(number, fd)
+        if kept != fd:  # another thread was faster
+            os.close(fd)
+        return kept
+
     def close(self) -> None:
+        for fd in self._lanes.values():
+            os.close(fd)
+        self._lanes.clear()
         os.close(self.staging)
         os.close(self._owner)
 
@@ -157,6 +182,14 @@ class Reserved:
                 with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=directory)
                     removed += 1
+            elif name.startswith(_LANE_PREFIX):
+                lane = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+                try:
+                    removed += Reserved._remove_copies(lane)
+                finally:
+                    os.close(lane)
+                with suppress(OSError):  # something else is in it
+                    os.rmdir(name, dir_fd=directory)
         return removed
 
 

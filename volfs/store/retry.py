@@ -37,6 +37,7 @@ from volfs.store.base import (
     Reader,
     Stat,
     Store,
+    Transfer,
     Upload,
 )
 
@@ -85,14 +86,15 @@ class Deadlines:
                 result = await function()
             except StoreError as error:
                 if not isinstance(error, StoreTimeout):
-                    self._answered()  # an error is an answer
+                    self.answered()  # an error is an answer
                 raise
-            self._answered()
+            self.answered()
             return result
         self._timed_out(began, deadline_s)
         raise StoreTimeout(f"the store did not answer within {deadline_s:g} s")
 
-    def _answered(self) -> None:
+    def answered(self) -> None:
+        """The store said something: it is not away."""
         self._answered_at = trio.current_time()
         if self.away:
             log.warning("the store answers again")
@@ -238,10 +240,19 @@ class RetryingStore:
     async def upload(
         self, staged: int, name: str | None, *, durable: bool, observe: Observer | None
     ) -> Upload:
-        return await self._inner.upload(staged, name, durable=durable, observe=observe)
+        upload = await self._inner.upload(staged, name, durable=durable, observe=observe)
+        self.deadlines.answered()
+        return upload
+
+    async def begin(self, staged: int) -> Transfer:
+        transfer = await self._inner.begin(staged)
+        self.deadlines.answered()
+        return transfer
 
     async def overwrite(self, staged: int, path: bytes, observe: Observer | None) -> Stat:
-        return await self._inner.overwrite(staged, path, observe)
+        st = await self._inner.overwrite(staged, path, observe)
+        self.deadlines.answered()
+        return st
 
     def close(self) -> None:
         self._inner.close()

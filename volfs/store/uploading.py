@@ -21,7 +21,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from typing import Final, Protocol, TypeVar
-from uuid import uuid4
 
 import structlog
 import xxhash
@@ -31,19 +30,16 @@ from volfs.core.conflicts import conflict_name
 from volfs.core.versions import Version
 from volfs.errors import VersionChanged
 from volfs.store import beneath
-from volfs.store.attributes import copy_attributes, same_but_for_ctime, to_stat
-from volfs.store.base import RESERVED, Expected, Observer, Stat
+from volfs.store.attributes import same_but_for_ctime, to_stat
+from volfs.store.base import RESERVED, Expected, Stat
 from volfs.store.beneath import renameat2
-from volfs.store.copying import copy_bytes
+from volfs.store.copies import Copy, copy_staged, discard
 
-__all__ = ["COPY_PREFIX", "CopiedUpload", "StagedUpload", "copy_over", "copy_staged"]
+__all__ = ["CopiedUpload", "StagedUpload"]
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-#: Names of copies that were not shown yet. Their bytes are staged elsewhere: they may always be deleted.
-COPY_PREFIX: Final = "copy-"
 
 _NOREPLACE: Final = 1
 _EXCHANGE: Final = 2
@@ -55,6 +51,10 @@ _NO_FLAGS: Final = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 _LOCKS: Final = 64
 
 
+class _MadeAgain(VersionChanged):
+    """The copy that is there now is not the one that was made first."""
+
+
 class Place(Protocol):
     """What an upload needs of its store."""
 
@@ -64,7 +64,9 @@ class Place(Protocol):
     @property
     def staging(self) -> int: ...
 
-    async def call(self, function: Callable[..., T], *args: object, thread: bool = False) -> T: ...
+    async def call(self, function: Callable[..., T], *args: object) -> T: ...
+
+    def let_go(self, fd: int) -> None: ...
 
 
 class StagedUpload:
@@ -83,57 +85,43 @@ class StagedUpload:
     def is_shown(self, st: Stat) -> bool:
         return same_but_for_ctime(st, self._version)
 
+    def descriptor(self) -> int | None:
+        return None
+
     async def discard(self) -> None:
         pass
 
 
 class CopiedUpload(StagedUpload):
-    """As StagedUpload, of a copy that is ours alone."""
+    """As StagedUpload, of a copy that is ours alone, and stays open until it is taken or discarded."""
+
+    def __init__(self, place: Place, copy: Copy, staged: int, version: Version) -> None:
+        super().__init__(place, copy.name, staged, version)
+        self._directory = copy.directory
+        self._fd: int | None = copy.fd
+
+    async def show(self, path: bytes, expected: Version | Expected) -> Stat:
+        place = self._place
+        try:
+            return await place.call(
+                _show, place.root, self._directory, self._name, self._staged, path, expected
+            )
+        except _MadeAgain:
+            self._let_go()  # what is open is the first copy
+            raise
+
+    def descriptor(self) -> int | None:
+        fd, self._fd = self._fd, None
+        return fd
 
     async def discard(self) -> None:
-        await self._place.call(_discard, self._place.staging, self._name)
+        self._let_go()
+        await self._place.call(discard, self._directory, self._name)
 
-
-def copy_staged(staged: int, directory: int, observe: Observer | None) -> tuple[str, Stat]:
-    """Copy bytes and attributes into a new durable file of the staging directory; its name and attributes."""
-    name = f"{COPY_PREFIX}{uuid4().hex}"
-    return name, _copy(staged, directory, name, observe)
-
-
-def _copy(staged: int, directory: int, name: str, observe: Observer | None) -> Stat:
-    fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
-    try:
-        crash.point("upload.created")
-        copy_bytes(staged, fd, observe)
-        crash.point("upload.copied")
-        copy_attributes(staged, fd)
-        os.fsync(fd)
-        st = to_stat(os.fstat(fd))
-    except BaseException:
-        with suppress(OSError):  # the first error says more
-            os.unlink(name, dir_fd=directory)
-        raise
-    finally:
-        os.close(fd)
-    crash.point("upload.synced")
-    return st
-
-
-def copy_over(staged: int, target: int, observe: Observer | None) -> Stat:
-    """Give the open file `target` the bytes and attributes of `staged`, in place and durable; closes it."""
-    try:
-        copy_bytes(staged, target, observe)
-        os.ftruncate(target, os.fstat(staged).st_size)
-        copy_attributes(staged, target)
-        os.fsync(target)
-        return to_stat(os.fstat(target))
-    finally:
-        os.close(target)
-
-
-def _discard(directory: int, name: str) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=directory)
+    def _let_go(self) -> None:
+        fd = self.descriptor()
+        if fd is not None:
+            self._place.let_go(fd)
 
 
 def _show(root: int, staging: int, name: str, staged: int, path: bytes, expected: Version | Expected) -> Stat:
@@ -196,7 +184,9 @@ def _show_instead(
         # from the bytes that we still have.
         renameat2(staging, source, parent, target, _EXCHANGE)
         _keep_beside(staging, source, parent, target)
-        _copy(staged, staging, name, None)
+        copy, _ = copy_staged(staged, staging, None, parallel=False, name=name)
+        copy.close()
+        raise _MadeAgain("somebody else changed the file meanwhile")
     raise VersionChanged("somebody else changed the file meanwhile")
 
 
