@@ -64,10 +64,8 @@ class Shelf:
         self._flushing: set[int] = set()
         self._gone: set[int] = set()  # ids whose rows are to be deleted
         self._changes = 0
-        self.wanted = trio.Event()  # the index has something to hear ...
-        self.urgent = trio.Event()  # ... and it is much
-        self._writing = trio.Lock()
-        self._loading = trio.Lock()
+        self.wanted, self.urgent = trio.Event(), trio.Event()  # the index has something to hear, and much
+        self._writing, self._loading = trio.Lock(), trio.Lock()
         #: Of its own: a stuck store must not take the threads that cached reads need.
         self._limiter = trio.CapacityLimiter(16)
         self._complained = False

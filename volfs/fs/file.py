@@ -34,11 +34,12 @@ from volfs.core.versions import ABSENT, Version
 from volfs.errors import NotFound, VersionChanged, VolfsError
 from volfs.fs.ahead import Ahead
 from volfs.fs.committing import Attempt, commit_file
-from volfs.fs.growth import COMPARE_BYTES, extends
+from volfs.fs.growth import COMPARE_BYTES, open_if_grown
 from volfs.fs.patience import PatientLock, Progress
+from volfs.fs.takeover import take_over
 from volfs.fs.tree import Node
 from volfs.fs.volume import Volume
-from volfs.store.base import Changes, Reader, Stat
+from volfs.store.base import Reader, Stat
 
 __all__ = ["File"]
 
@@ -46,9 +47,6 @@ log = structlog.get_logger(__name__)
 
 #: A file that changes while it is copied or read is tried again this often before the caller gets ESTALE.
 _TRIES = 5
-
-#: One piece of a copy or a comparison through memory.
-_PIECE = 1 << 20
 
 
 class File:
@@ -190,18 +188,10 @@ class File:
             return False
         if st.size <= old.size or old.size > COMPARE_BYTES or self.node.stale_pages:
             return False
-        try:
-            successor = await self.volume.store.open(path)
-        except VolfsError:
+        grown = await open_if_grown(self.volume.store, path, st, self.read, old.size)
+        if grown is None:
             return False
-        try:
-            now = await successor.stat()
-            if now.identity != st.identity or not await extends(self.read, successor, old.size):
-                successor.close()
-                return False
-        except VolfsError:
-            successor.close()
-            return False
+        successor, now = grown
         if self.staged is not None or self.volume.tree.path(self.node) != path:
             successor.close()
             return False
@@ -232,7 +222,7 @@ class File:
             base = None if replace else st.version
             try:
                 self._record(staged, volume.tree.home(node), base, existing)
-                await self._take_over(staged, st, path, existing)
+                await take_over(self, staged, st, path, existing)
                 crash.point("stage.taken")
                 if existing < st.size:
                     volume.journal.rewrote(staged.name)
@@ -288,29 +278,6 @@ class File:
         number, identity = staged.stat().number, self.node.identity
         self.volume.journal.add(staged.name, path or b"", base, existing, number, state, identity)
         crash.point("stage.recorded")
-
-    async def _take_over(self, staged: StagedFile, st: Stat, path: bytes | None, existing: int) -> None:
-        """Content and attributes of the current version."""
-        volume = self.volume
-        if existing and volume.cache is None:
-            if self.reader is None:
-                raise VersionChanged("the file is not open in the store")
-            await self.reader.copy_to(staged.fd, existing)
-        elif existing:
-            for offset in range(0, existing, _PIECE):
-                data = bytes(await self.read(offset, min(_PIECE, existing - offset), None))
-                if len(data) < min(_PIECE, existing - offset):
-                    raise VersionChanged("the file became shorter")
-                await staged.write(offset, data)
-                if volume.cache is not None:
-                    await volume.cache.shrink()
-        own = volume.policy.own_files
-        staged.change(Changes(uid=st.uid if own else None, gid=st.gid if own else None, mode=st.mode))
-        if path is not None:
-            for name in await volume.store.listxattr(path):
-                if name.startswith(b"user."):
-                    staged.setxattr(name, await volume.store.getxattr(path, name))
-        staged.change(Changes(atime_ns=st.atime_ns, mtime_ns=st.mtime_ns))
 
     def _throw_away(self, staged: StagedFile) -> None:
         staged.discard()

@@ -14,8 +14,7 @@ import errno
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import structlog
 import trio
@@ -26,41 +25,17 @@ from volfs.core.versions import ABSENT
 from volfs.errors import AlreadyExists, NotFound, StoreError, VersionChanged, VolfsError
 from volfs.fs.creating import Creations, Free
 from volfs.fs.file import File
+from volfs.fs.handles import Handle, Opened
 from volfs.fs.names import Names
 from volfs.fs.tree import Node
 from volfs.fs.volume import Volume
 from volfs.store.base import Owner, Stat
 
-__all__ = ["Files", "Handle", "Opened"]
+__all__ = ["Files"]
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class Handle:
-    """One open of a file."""
-
-    number: int
-    node: Node
-    file: File
-    flags: int
-    emptied: bool = False  # it took bytes away by O_TRUNC, and has not written yet
-    wrote: bool = False
-    flushed: bool = False  # after a write
-    shared: bool = False  # its descriptor was duplicated: it wrote after a flush
-
-    @property
-    def writes(self) -> bool:
-        return self.flags & os.O_ACCMODE != os.O_RDONLY
-
-
-class Opened(NamedTuple):
-    """A new handle, and whether the pages that the kernel has of the file are still right."""
-
-    handle: int
-    keep_cache: bool
 
 
 class Files:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from volfs.store.base import Reader
+from volfs.errors import VolfsError
+from volfs.store.base import Reader, Stat, Store
 
-__all__ = ["COMPARE_BYTES", "extends"]
+__all__ = ["COMPARE_BYTES", "open_if_grown"]
 
 #: Compared up to this size: a larger log is followed by opening it again, as `tail -F` does.
 COMPARE_BYTES = 256 << 20
@@ -19,9 +20,30 @@ COMPARE_BYTES = 256 << 20
 _PIECE = 1 << 20
 
 
-async def extends(
-    read: Callable[[int, int, None], Awaitable[bytes | bytearray | memoryview]], successor: Reader, size: int
-) -> bool:
+Read = Callable[[int, int, None], Awaitable[bytes | bytearray | memoryview]]
+
+
+async def open_if_grown(
+    store: Store, path: bytes, st: Stat, read: Read, size: int
+) -> tuple[Reader, Stat] | None:
+    """What is at `path`, open, with its attributes, if it is the object of `st` and begins with the `size`
+    bytes that `read` gives; else None.
+    """
+    try:
+        successor = await store.open(path)
+    except VolfsError:
+        return None
+    try:
+        now = await successor.stat()
+        if now.identity == st.identity and await _extends(read, successor, size):
+            return successor, now
+    except VolfsError:
+        pass  # it cannot be told
+    successor.close()
+    return None
+
+
+async def _extends(read: Read, successor: Reader, size: int) -> bool:
     """Whether the first `size` bytes of `successor` are those that `read` gives."""
     for offset in range(0, size, _PIECE):
         n = min(_PIECE, size - offset)

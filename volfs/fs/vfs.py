@@ -22,7 +22,8 @@ from volfs.fs.attributes import Attributes
 from volfs.fs.changes import Changes as Watched
 from volfs.fs.control import PREFIX, Control
 from volfs.fs.creating import Creations
-from volfs.fs.files import Files, Opened
+from volfs.fs.files import Files
+from volfs.fs.handles import Opened
 from volfs.fs.handoff import Handoff
 from volfs.fs.listing import Listing
 from volfs.fs.names import Names
