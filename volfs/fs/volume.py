@@ -107,6 +107,7 @@ class Volume:
     errors: int = 0
     ending: bool = False  # the daemon was told to end
     counters: Counter[str] = field(default_factory=Counter)
+    operations: Counter[str] = field(default_factory=Counter)  # requests of the kernel, by handler
     _silent: bool = False  # the store gave no answer the last time
     second_tries: SecondTries = field(default_factory=SecondTries)
     siblings: Siblings = field(init=False)  # what fetches ahead across files; `Vfs` makes it

@@ -35,7 +35,7 @@ def _guarded(handler: _Handler[P, R]) -> _Handler[P, R]:
 
     @wraps(handler)
     async def guarded(self: Operations, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        self.vfs.volume.counters["requests"] += 1
+        self.vfs.volume.operations[name] += 1
         try:
             return await handler(self, *args, **kwargs)
         except Exception as error:
