@@ -245,6 +245,47 @@ async def test_a_store_that_refuses_is_asked_again(
     assert left(backing) == []
 
 
+@pytest.mark.parametrize("start", [True], indirect=True, ids=["inline"])
+async def test_a_recovery_that_fails_in_the_middle_loses_nothing(
+    start: Start,
+    backing: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """W7e: what its own commit left in our hands is kept before it tries again, which takes another trace."""
+    earlier = start()
+    name = earlier.staged(b"ours", earlier.version())
+    daemon = start()
+    original, failures = daemon.store.stat, 1
+
+    async def stat(path: bytes) -> Stat:
+        found = await original(path)
+        if path == b"f" and failures:
+            replace(backing / "f", b"theirs")
+        return found
+
+    def point(name: str) -> None:
+        nonlocal failures
+        if name == "show.exchanged" and failures:
+            failures -= 1
+            raise OSError(errno.EIO, "the store fails")
+
+    async def fail(owed: object) -> None:
+        """The store refuses this, too."""
+
+    monkeypatch.setattr(daemon.store, "stat", stat)
+    monkeypatch.setattr("volfs.crash.point", point)
+    with monkeypatch.context() as patch:
+        patch.setattr("volfs.commit.publish.clear", fail)
+        await daemon.recovery.start()
+    assert [bool(row.trace) for row in daemon.journal.entries()] == [True]
+    assert daemon.journal.entries()[0].name == name
+    await daemon.recovery.run()
+    assert sorted(files(backing).values()) == [b"ours", b"theirs"]
+    assert (daemon.recovery.recovered, daemon.recovery.conflicts) == (1, 1)
+    assert left(backing) == []
+
+
 @pytest.mark.parametrize("then", ["kept", "discarded"])
 async def test_theirs_is_kept_whatever_becomes_of_ours(
     start: Start, backing: Path, monkeypatch: pytest.MonkeyPatch, then: str
