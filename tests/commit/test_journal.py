@@ -62,7 +62,9 @@ def test_the_life_of_a_row(tmp_path: Path) -> None:
     for name in ("a", "b", "c", "d", "other"):
         journal.add(name, b"f", Version(b"v"), 10, 1, identity=b"object")
     journal.close_file("a")
-    journal.showing("a")
+    journal.showing("a", "trace")
+    journal.showing("b", "trace")
+    journal.showing("b")
     journal.keep("b")
     journal.drop_name("c")
     journal.rewrote("d")
@@ -72,11 +74,12 @@ def test_the_life_of_a_row(tmp_path: Path) -> None:
 
     assert {name: (row.state, row.showing, row.rewritten, row.is_append) for name, row in rows.items()} == {
         "a": (State.CLOSED, True, False, True),
-        "b": (State.KEPT, False, False, True),
+        "b": (State.KEPT, True, False, True),
         "c": (State.GONE, False, False, True),
         "d": (State.OPEN, False, True, False),
         "other": (State.OPEN, False, False, True),
     }
+    assert {name: row.trace for name, row in rows.items() if row.trace} == {"a": "trace"}
     assert {row.identity for row in rows.values()} == {b"object"}
     assert again.entry("d") == rows["d"]
     assert again.entry("none") is None

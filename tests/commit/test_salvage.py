@@ -13,6 +13,7 @@ import pytest
 from tests.wal import end_of_records, leaf_with
 from volfs.commit.journal import Entry, Journal, State
 from volfs.commit.salvage import set_aside, torn_tail
+from volfs.core.versions import Version
 
 #: The table as volfs 0.1 made it.
 _FORMAT_1 = """
@@ -23,6 +24,17 @@ CREATE TABLE staged (
 INSERT INTO staged VALUES ('a', x'66', x'7631', 7, 'closed', 70, 1.5);
 INSERT INTO staged VALUES ('b', x'67', NULL, 0, 'open', 71, 2.5);
 PRAGMA user_version=1;
+"""
+
+#: As volfs 0.2 made it.
+_FORMAT_2 = """
+CREATE TABLE staged (
+    name TEXT PRIMARY KEY, path BLOB NOT NULL, base BLOB, identity BLOB, existing INTEGER NOT NULL,
+    rewritten INTEGER NOT NULL, state TEXT NOT NULL, showing INTEGER NOT NULL, number INTEGER NOT NULL,
+    created REAL NOT NULL
+) WITHOUT ROWID;
+INSERT INTO staged VALUES ('a', x'66', x'7631', x'6f', 7, 0, 'closed', 1, 70, 1.5);
+PRAGMA user_version=2;
 """
 
 
@@ -67,6 +79,21 @@ def test_format_1_is_taken_over(tmp_path: Path) -> None:
     assert (second.base, second.state, second.is_append) == (None, State.OPEN, False)
     assert not first.is_append
     assert again == [first, second]
+
+
+def test_format_2_is_taken_over(tmp_path: Path) -> None:
+    """Every row is as it was, and knows of no exchange."""
+    file = tmp_path / "j"
+    with sqlite3.connect(file) as db:
+        db.executescript(_FORMAT_2)
+    db.close()
+    (row,), damaged = entries(file)
+    again, _ = entries(file)
+
+    assert not damaged
+    assert row == Entry("a", b"f", Version(b"v1"), b"o", 7, False, State.CLOSED, True, 70, 1.5, trace="")
+    assert row.is_append
+    assert again == [row]
 
 
 def test_a_journal_that_was_closed_has_no_torn_tail(tmp_path: Path) -> None:

@@ -42,7 +42,10 @@ T = TypeVar("T")
 
 #: Store calls that change the store: each is an effect, and after each the backing is looked at.
 CHANGES = frozenset(
-    ["mkdir", "mknod", "symlink", "link", "unlink", "rmdir", "rename", "upload", "upload.show", "overwrite"]
+    (
+        *("mkdir", "mknod", "symlink", "link", "unlink", "rmdir", "rename"),
+        *("upload", "upload.show", "overwrite", "keep_left"),
+    )
 )
 
 _CACHE_BYTES = 1 << 20

@@ -266,7 +266,9 @@ class Arena:
                 wrong.append(f"{path.relative_to(self.backing)} belongs to no mount")
         for node in self.nodes:
             kept, staged = node.owed().kept, node.staged()
-            wrong += [f"{path} was never shown" for path in staged if path.name.startswith("copy-")]
+            wrong += [
+                f"{path} was never shown" for path in staged if path.name.startswith(("copy-", "swap-"))
+            ]
             if len(staged) != kept:
                 names = [path.name for path in staged]
                 wrong.append(f"{node.name}: {kept} rows kept, but staged files {names}")

@@ -150,6 +150,9 @@ class _FaultUpload(_Door):
     def is_shown(self, st: Stat) -> bool:
         return self._inner.is_shown(st)
 
+    def trace(self, expected: Version | Expected) -> str:
+        return self._inner.trace(expected)
+
     def descriptor(self) -> int | None:
         return self._inner.descriptor()
 
@@ -265,7 +268,13 @@ class FaultStore(_Door):
         await self._pass("sync_directory", path, lambda: self._inner.sync_directory(path))
 
     async def upload(
-        self, staged: int, name: str | None, *, durable: bool, observe: Observer | None
+        self,
+        staged: int,
+        name: str | None,
+        *,
+        durable: bool,
+        observe: Observer | None,
+        replaces: bool = False,
     ) -> Upload:
         async def half() -> Upload:
             """The store takes the end of half of the bytes for the end of the file."""
@@ -283,7 +292,7 @@ class FaultStore(_Door):
         upload = await self._pass(
             "upload",
             b"",
-            lambda: self._inner.upload(staged, name, durable=durable, observe=observe),
+            lambda: self._inner.upload(staged, name, durable=durable, observe=observe, replaces=replaces),
             torn=half if copied else None,
             broken=half_then if copied else None,
         )
@@ -291,6 +300,12 @@ class FaultStore(_Door):
 
     async def begin(self, staged: int) -> Transfer:
         return _FaultTransfer(self.faults, await self._pass("begin", b"", lambda: self._inner.begin(staged)))
+
+    async def keep_left(self, trace: str, path: bytes) -> bytes | None:
+        return await self._pass("keep_left", path, lambda: self._inner.keep_left(trace, path))
+
+    async def clear_left(self) -> None:
+        await self._pass("clear_left", b"", self._inner.clear_left)
 
     async def overwrite(self, staged: int, path: bytes, observe: Observer | None) -> Stat:
         async def half_then(error: OSError) -> Stat:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from tests.contracts.exchanges import ExchangeContract
 from tests.contracts.store import NOBODY, StoreContract, names, staged_file
 from volfs.errors import SetupError, StoreError, VersionChanged
 from volfs.store import directory, uploading
@@ -42,7 +43,7 @@ def _no_flags(*args: object) -> None:
     raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
-class TestContract(StoreContract):
+class TestContract(StoreContract, ExchangeContract):
     """Every promise of a store."""
 
 

@@ -12,6 +12,7 @@ from typing import cast
 import pytest
 import trio
 
+from tests.contracts.exchanges import ExchangeContract
 from tests.contracts.store import NOBODY, StoreContract, content, names, publish, staged_file
 from tests.store.fault_plan import OPERATIONS, Break, Lose, Tear
 from tests.store.faults import FaultStore
@@ -40,7 +41,7 @@ def store(backing: Path) -> Iterator[FaultStore]:
     assert not (backing / ".volfs").exists(), "something was left in the staging directory"
 
 
-class TestContract(StoreContract):
+class TestContract(StoreContract, ExchangeContract):
     """Every promise of a store, through the wrapper."""
 
 
@@ -145,6 +146,7 @@ async def test_every_operation_fails_with_the_planned_errno(
     target = os.memfd_create("target")
     reader, scan = await store.open(b"f"), await store.scan(b"")
     upload = await store.upload(fd, None, durable=False, observe=None)
+    trace = upload.trace((await store.stat(b"f")).version)
     transfer = await store.begin(fd)
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "stat": lambda: store.stat(b"f"),
@@ -169,6 +171,8 @@ async def test_every_operation_fails_with_the_planned_errno(
         "upload": lambda: store.upload(fd, None, durable=False, observe=None),
         "begin": lambda: store.begin(fd),
         "overwrite": lambda: store.overwrite(fd, b"f", None),
+        "keep_left": lambda: store.keep_left(trace, b"f"),
+        "clear_left": lambda: store.clear_left(),
         "reader.read": lambda: reader.read(0, 10),
         "reader.read_into": lambda: reader.read_into(memoryview(bytearray(10)), 0),
         "reader.stat": lambda: reader.stat(),

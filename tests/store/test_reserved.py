@@ -56,6 +56,20 @@ def test_staged_files_of_a_mount_that_is_gone_stay(root: int, tmp_path: Path) ->
     ours.close()
 
 
+def test_what_was_being_exchanged_stays(root: int, tmp_path: Path) -> None:
+    """W6b, W7e: it may be another's version, and only the mount that is gone can tell."""
+    directory = left_by_a_mount(root, tmp_path, "copy-1", "swap-2", hours=1000)
+    (directory / "lane-3").mkdir()
+    (directory / "lane-3/swap-4").write_bytes(b"theirs")
+    (directory / "lane-3/copy-5").write_bytes(b"bytes")
+    ours = Reserved(root, "ours")
+    ours.sweep()
+    found = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+    assert found == {"swap-2", "lane-3/swap-4"}
+    ours.remove()
+    ours.close()
+
+
 def test_a_mount_that_lives_keeps_everything(root: int, tmp_path: Path) -> None:
     """Its lock says so, however old its heartbeat is."""
     live = Reserved(root, "live")
@@ -80,11 +94,23 @@ def test_without_locks_the_heartbeat_decides(root: int, tmp_path: Path) -> None:
     ours.close()
 
 
-def test_own_copies_are_swept_at_the_start(root: int, tmp_path: Path) -> None:
-    """Of a daemon with our cache directory, which is locked: it cannot live."""
-    directory = left_by_a_mount(root, tmp_path, "copy-1", "0123abcd", hours=0)
+def test_own_copies_are_swept_when_it_is_said(root: int, tmp_path: Path) -> None:
+    """W6b: those of a daemon with our cache directory, which is locked, so that it cannot live; not before
+    the versions of others among them were kept, and none of this daemon's own.
+    """
+    directory = left_by_a_mount(root, tmp_path, "copy-1", "swap-1", "0123abcd", hours=0)
+    (directory / "lane-3").mkdir()
+    (directory / "lane-3/swap-2").write_bytes(b"bytes")
     again = Reserved(root, "gone")
-    assert os.listdir(directory) == ["0123abcd"]
+    os.mkdir("lane-a", dir_fd=again.staging)
+    for name in ("swap-3", "lane-3/swap-4", "lane-a/copy-5"):
+        (directory / name).write_bytes(b"bytes")
+    (directory / "swap-1").unlink()  # it was another's version, and has a name now
+    assert (directory / "copy-1").exists()
+    again.clear_left()
+    found = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+    assert found == {"0123abcd", "swap-3", "lane-3/swap-4", "lane-a/copy-5"}
+    again.clear_left()
     again.remove()
     again.close()
     assert os.listdir(directory) == ["0123abcd"]

@@ -12,6 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.contracts.exchanges import ExchangeContract
 from tests.contracts.store import NOBODY, StoreContract, content, publish, staged_file
 from tests.store.faults import FaultStore
 from volfs.errors import NotFound, StoreError, StoreTimeout
@@ -40,7 +41,7 @@ def store(faulty: FaultStore) -> RetryingStore:
     return RetryingStore(faulty, DEADLINE_S)
 
 
-class TestContract(StoreContract):
+class TestContract(StoreContract, ExchangeContract):
     """Every promise of a store, through the wrapper."""
 
 

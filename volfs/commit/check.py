@@ -26,7 +26,7 @@ from volfs.cache.check import CacheReport
 from volfs.cache.reconcile import is_damage
 from volfs.commit.journal import Entry, Journal, State
 from volfs.commit.staging import Staging
-from volfs.store.copies import COPY_PREFIX
+from volfs.store.reserved import is_of_copies
 
 __all__ = ["Disagreement", "JournalCheck", "JournalReport", "compare", "document", "verdict"]
 
@@ -54,7 +54,7 @@ def compare(entries: Iterable[Entry], names: Collection[str]) -> Disagreement:
         # Shown: a commit by rename takes the file away before the row. Gone: its deletion was under way.
         if entry.name not in present and not entry.showing and entry.state is not State.GONE:
             lost.append(entry)
-    strays = sorted(name for name in present - known if not name.startswith(COPY_PREFIX))
+    strays = sorted(name for name in present - known if not is_of_copies(name))
     return Disagreement(lost, strays)
 
 

@@ -33,7 +33,7 @@ __all__ = ["Entry", "Journal", "State"]
 
 log = get_logger(__name__)
 
-_FORMAT = 2
+_FORMAT = 3
 
 _SCHEMA = """
 -- One staged file. The table is the record of what this mount owes the store.
@@ -49,7 +49,9 @@ CREATE TABLE staged (
                                  -- 'gone': it has no name any more, and goes with its last handle
     showing   INTEGER NOT NULL,  -- 1: a commit is about to give the file its name, or has just done so
     number    INTEGER NOT NULL,  -- inode of the staged file: how a rename into the store is recognized
-    created   REAL NOT NULL      -- seconds since the epoch
+    created   REAL NOT NULL,     -- seconds since the epoch
+    trace     TEXT NOT NULL DEFAULT ''  -- of the copy that `showing` speaks of: the store tells by it what
+                                 -- came out of an exchange; '': nothing can
 ) WITHOUT ROWID;
 """
 
@@ -66,8 +68,18 @@ PRAGMA user_version=2;
 COMMIT;
 """
 
-_COLUMNS = "name, path, base, identity, existing, rewritten, state, showing, number, created"
-_MARKS = ", ".join("?" * 10)
+_FROM_2 = """
+BEGIN;
+ALTER TABLE staged ADD COLUMN trace TEXT NOT NULL DEFAULT '';
+PRAGMA user_version=3;
+COMMIT;
+"""
+
+#: By the format that a journal has.
+_CHANGES = {0: f"BEGIN; {_SCHEMA} PRAGMA user_version={_FORMAT}; COMMIT;", 1: _FROM_1 + _FROM_2, 2: _FROM_2}
+
+_COLUMNS = "name, path, base, identity, existing, rewritten, state, showing, number, created, trace"
+_MARKS = ", ".join("?" * 11)
 
 
 class State(enum.Enum):
@@ -93,6 +105,7 @@ class Entry:
     showing: bool
     number: int
     created: float
+    trace: str = ""
 
     @property
     def is_append(self) -> bool:
@@ -130,10 +143,8 @@ class Journal:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=OFF")
             (found,) = self._db.execute("PRAGMA user_version").fetchone()
-            if found == 0:
-                self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={_FORMAT}; COMMIT;")
-            elif found == 1:
-                self._db.executescript(_FROM_1)
+            if found in _CHANGES:
+                self._db.executescript(_CHANGES[found])
             elif found != _FORMAT:
                 raise sqlite3.DatabaseError(f"journal format {found}, this volfs knows {_FORMAT}")
             (verdict,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
@@ -181,7 +192,7 @@ class Journal:
     ) -> None:
         self._execute(
             f"INSERT INTO staged ({_COLUMNS}) VALUES ({_MARKS})",
-            (name, path, base, identity, existing, 0, state.value, 0, number, time.time()),
+            (name, path, base, identity, existing, 0, state.value, 0, number, time.time(), ""),
         )
 
     def rebase(self, name: str, base: Version | None, identity: bytes | None = None) -> None:
@@ -197,9 +208,12 @@ class Journal:
         """Something of what was taken over from the base is about to change."""
         self._execute("UPDATE staged SET rewritten = 1 WHERE name = ?", (name,))
 
-    def showing(self, name: str) -> None:
-        """A commit is about to give the staged file its name in the store: from here on it may be there."""
-        self._execute("UPDATE staged SET showing = 1 WHERE name = ?", (name,))
+    def showing(self, name: str, trace: str = "") -> None:
+        """A commit is about to give the staged file its name in the store: from here on it may be there.
+
+        `trace`: of the copy, see `store.base.Upload.trace`; that of an earlier one is forgotten.
+        """
+        self._execute("UPDATE staged SET showing = 1, trace = ? WHERE name = ?", (trace, name))
 
     def close_file(self, name: str) -> None:
         """The application was told that its bytes are safe."""
@@ -244,7 +258,7 @@ class Journal:
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:
-    name, path, base, identity, existing, rewritten, state, showing, number, created = row
+    name, path, base, identity, existing, rewritten, state, showing, number, created, trace = row
     return Entry(
         name=name,
         path=path,
@@ -256,6 +270,7 @@ def _entry(row: tuple[Any, ...]) -> Entry:
         showing=bool(showing),
         number=number,
         created=created,
+        trace=trace,
     )
 
 

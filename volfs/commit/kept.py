@@ -19,6 +19,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -28,7 +29,7 @@ from volfs.commit.journal import Entry, Journal, State
 from volfs.commit.publish import Commit, Published
 from volfs.commit.recover import make_directories
 from volfs.commit.staging import StagedFile, Staging
-from volfs.core.versions import ABSENT, Version
+from volfs.core.versions import ABSENT, Version, is_version
 from volfs.errors import NotFound, StoreError, VolfsError
 from volfs.store.base import RESERVED, Store
 
@@ -188,10 +189,10 @@ class Kept:
 
     async def _commit(self, staged: StagedFile, base: Version) -> Placed:
         commit = Commit(
-            self._store, self._staging, staged, showing=lambda: self._journal.showing(staged.name)
+            self._store, self._staging, staged, showing=partial(self._journal.showing, staged.name)
         )
         try:
-            await commit.bring(durable=True)
+            await commit.bring(durable=True, replaces=is_version(base))
             async with self._hold():
                 row = self._journal.entry(staged.name)  # a rename may have moved it
                 assert row is not None

@@ -1,7 +1,7 @@
 """Copies in the store that nobody wants any more, and taking them away.
 
 *Invariants:* one that cannot be taken away now stays in the queue, for the next commit
-or, after the daemon's end, for the sweep of its successor.
+or, after the daemon's end, for its successor, which has the rows that tell what it is.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The order, for a store of files (after restic's "Read and Write Ordering"):
   1. the journal row exists before the first staged byte;
   2. bytes are durable before the name shows them, where they replace a file or fsync asked;
-  3. the row says that the name may show them from now on;
+  3. the row says that the name may show them from now on, and has the trace of the copy that is exchanged;
   4. the name changes atomically;
   5. the journal row goes last.
 A crash between any two leaves the old file or the new one, and a row that says which bytes are owed.
@@ -28,7 +28,7 @@ from volfs.commit.early import EarlyCopy
 from volfs.commit.owed import clear
 from volfs.commit.staging import StagedFile, Staging
 from volfs.core.conflicts import conflict_name
-from volfs.core.versions import ABSENT, Version
+from volfs.core.versions import ABSENT, Version, is_version
 from volfs.errors import NotFound, StoreError, VersionChanged
 from volfs.store.base import Expected, Stat, Store, Transfer, Upload
 
@@ -65,8 +65,8 @@ class Commit:
     """One commit in two steps: the long one, `bring`, holds up nobody; the short one, `show`, needs the path
     to stay what it is. An error leaves the store as it was; `give_up` then takes away what was brought.
 
-    `showing` is called right before a name may change, and says so in the journal;
-    `moved` with each sign of life of the store, also from threads. `early`: a part of
+    `showing` is called with the trace of the copy right before a name may change, and
+    says so in the journal; `moved` with each sign of life of the store, also from threads. `early`: a part of
     the bytes is in the store already.
     """
 
@@ -77,7 +77,7 @@ class Commit:
         staged: StagedFile,
         *,
         checksums: bool = False,
-        showing: Callable[[], None] = lambda: None,
+        showing: Callable[[str], None] = lambda trace: None,
         moved: Callable[[], None] = lambda: None,
         early: EarlyCopy | None = None,
     ) -> None:
@@ -92,8 +92,13 @@ class Commit:
         self._upload: Upload | None = None
         self._durable = False
 
-    async def bring(self, *, durable: bool) -> None:
-        """Bring the bytes into the store, under no name. `durable`: they survive a power cut, too."""
+    async def bring(self, *, durable: bool, replaces: bool = False) -> None:
+        """Bring the bytes into the store, under no name. `durable`: they survive a power cut, too.
+        `replaces`: they have a base, whose place they are to take.
+        """
+        if self._staged.unsettled is not None:  # the row has one trace: first the one that it has
+            await self._staged.unsettled.discard()
+            self._staged.unsettled = None
         early, self._early = self._early, None
         if early is not None:
             self._transfer = await early.take()
@@ -107,6 +112,7 @@ class Commit:
                 self._staged.name if in_store else None,
                 durable=durable,
                 observe=None if in_store else self._observe,
+                replaces=replaces,
             )
         self._durable = durable or not self._staging.in_store
         self._moved()
@@ -195,12 +201,13 @@ class Commit:
     async def _try(self, path: bytes, expected: Version | Expected, *, beside: bool = False) -> Stat:
         """`Upload.show`. That only the answer is missing is seen here where the staged file is renamed."""
         assert self._upload is not None
-        self._showing()
+        self._showing(self._upload.trace(expected))
         try:
             return await self._upload.show(path, expected)
         except VersionChanged:
             raise
         except StoreError as error:
+            self._staged.unsettled = self._upload
             if self._staging.in_store and not self._staging.has(self._staged.name):
                 log.warning("committed, though the store said otherwise", path=path, error=str(error))
                 return self._staged.stat()
@@ -218,7 +225,7 @@ class Commit:
         if not self._is_earlier_attempt(current):  # should it fail half-way, the object is ours to finish
             self._staged.attempts.append(lambda st: st.identity == current.identity)
         self._blocks = BlockSums() if self._blocks is not None else None
-        self._showing()
+        self._showing("")
         st = await self._store.overwrite(self._staged.fd, path, self._observe)
         crash.point("commit.overwritten")
         return Published(st, None, renamed=False, sums=self._sums(st))
@@ -281,12 +288,12 @@ async def publish(
     *,
     durable: bool,
     identity: bytes | None = None,
-    showing: Callable[[], None] = lambda: None,
+    showing: Callable[[str], None] = lambda trace: None,
 ) -> Published:
     """Both steps of a commit, for who has no lock to take in between."""
     commit = Commit(store, staging, staged, showing=showing)
     try:
-        await commit.bring(durable=durable)
+        await commit.bring(durable=durable, replaces=is_version(base))
         done = await commit.show(path, base, identity)
         if done.descriptor is not None:
             store.reader(done.descriptor).close()

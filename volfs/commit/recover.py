@@ -3,6 +3,8 @@
 It runs on rows that no node stands behind: once when the daemon starts, and for
 what failed then, again and again. It deletes nothing that a row names unless
 its bytes are in the store or its name was taken away, and no file without a row.
+What others lost to a commit that the crash interrupted is kept first (W7e); the
+copies that the earlier mount left in the store go when no row tells of any more.
 
 *Concurrency:* up to AT_ONCE rows at a time, a row by one task. The row is read
 anew before each try: a rename on the mount may have moved it. Nobody who waits for
@@ -14,6 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 import trio
@@ -51,21 +54,25 @@ class Recovery:
     #: Set once each row was tried.
     tried: trio.Event = field(default_factory=trio.Event)
     _owed: set[str] = field(default_factory=set)  # rows of the earlier mount that were not settled yet
+    _traces: dict[str, Entry] = field(default_factory=dict)  # of them, those whose exchange nobody looked at
+    _cleared: bool = False  # of copies
 
     @property
     def waiting(self) -> int:
         """Rows whose commit failed, and is tried again."""
-        return len(self._owed)
+        return len(self._owed | self._traces.keys())
 
     async def run(self) -> None:
         """Settle what the earlier mount left; return when nothing of it waits any more."""
         if not self.tried.is_set():
             await self.start()
         failures = 0
-        while self._owed:
+        while self.waiting or not self._cleared:
             failures += 1
             await trio.sleep(backoff_s(failures, random.random()))
-            await self._each(sorted(self._owed))
+            await self._each(self._keep_left, list(self._traces))
+            await self._clear_copies()
+            await self._each(self._guarded, sorted(self._owed))
 
     async def start(self) -> None:
         """Sort what there is, and try each row once (W6)."""
@@ -74,7 +81,10 @@ class Recovery:
         kept = [entry for entry in entries if entry.state is State.KEPT]
         self.kept += len(kept)
         self._owed = {entry.name for entry in entries} - {entry.name for entry in kept}
-        await self._each([entry.name for entry in entries if entry.name in self._owed])
+        self._traces = {entry.name: entry for entry in entries if entry.trace}
+        await self._each(self._keep_left, list(self._traces))
+        await self._clear_copies()
+        await self._each(self._guarded, [entry.name for entry in entries if entry.name in self._owed])
         self.tried.set()
         if entries:
             log.warning(
@@ -104,25 +114,58 @@ class Recovery:
             finally:
                 staged.close()
 
-    async def _each(self, names: list[str]) -> None:
+    async def _each(self, act: Callable[[str], Awaitable[None]], names: list[str]) -> None:
         limit = trio.CapacityLimiter(AT_ONCE)
 
         async def one(name: str) -> None:
             async with limit:
-                await self._guarded(name)
+                await act(name)
 
         async with trio.open_nursery() as nursery:
             for name in names:
                 nursery.start_soon(one, name)
 
+    async def _keep_left(self, name: str) -> None:
+        """Keep the version of others that the crash left in our hands, if there is one."""
+        left = self._traces[name]
+        row = self.journal.entry(name)  # renames on the mount move it; a kept one may have been discarded
+        try:
+            kept_as = await self.store.keep_left(left.trace, left.path if row is None else row.path)
+        except VolfsError as error:
+            self._failed(name, error)
+            return
+        del self._traces[name]
+        if kept_as is not None:
+            self.conflicts += 1
+            log.warning("conflict: a version that others made is kept", path=left.path, kept_as=kept_as)
+
+    async def _clear_copies(self) -> None:
+        """Only traces tell whose bytes a copy holds: it may go when none waits."""
+        if self._traces or self._cleared:
+            return
+        try:
+            await self.store.clear_left()
+        except VolfsError as error:
+            self._failed("copies", error)
+        else:
+            self._cleared = True
+
+    def _failed(self, name: str, error: VolfsError) -> None:
+        self.last_error = str(error)
+        log.warning("what an earlier mount left is tried again", name=name, error=str(error))
+
     async def _guarded(self, name: str) -> None:
+        if name in self._traces:
+            return  # a new commit would forget the trace, and the end of the row as well
         entry = self.journal.entry(name)
         try:
             if entry is not None:
                 await self._replay(entry)
         except VolfsError as error:
-            self.last_error = str(error)
-            log.warning("what an earlier mount left is tried again", name=name, error=str(error))
+            self._failed(name, error)
+            row = self.journal.entry(name)
+            if row is not None and row.trace:
+                self._traces[name] = row  # of our own commit; the next one would forget it
         else:
             self._owed.discard(name)
 
@@ -193,7 +236,7 @@ class Recovery:
                 base,
                 durable=True,
                 identity=entry.identity,
-                showing=lambda: self.journal.showing(entry.name),
+                showing=partial(self.journal.showing, entry.name),
             )
             self.conflicts += done.conflict is not None
 

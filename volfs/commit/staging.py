@@ -34,6 +34,7 @@ from volfs.errors import StagedLost, StoreError, from_os_error
 from volfs.store.attributes import apply_changes, to_stat
 from volfs.store.base import Changes, Owner, Stat
 from volfs.store.copying import write_all
+from volfs.store.reserved import is_of_copies
 
 __all__ = ["INLINE_BYTES", "DiskFull", "StagedFile", "Staging"]
 
@@ -65,7 +66,7 @@ def _refusal(error: OSError) -> StoreError:
 class StagedFile:
     """One open staged file. It is gone when it was published by rename or discarded."""
 
-    __slots__ = ("_closing", "_staging", "_users", "attempts", "beside", "fd", "name")
+    __slots__ = ("_closing", "_staging", "_users", "attempts", "beside", "fd", "name", "unsettled")
 
     def __init__(self, staging: Staging, name: str, fd: int) -> None:
         self._staging = staging
@@ -78,6 +79,8 @@ class StagedFile:
         self.beside: deque[bytes] = deque(
             maxlen=_ATTEMPTS
         )  # names of conflict copies that these may have made
+        #: The copy of the last of these: another's version may be in its place until it is discarded.
+        self.unsettled: Discardable | None = None
 
     def stat(self) -> Stat:
         """Attributes as the file will have them; link count 0 means that its only name is gone."""
@@ -258,4 +261,7 @@ class Staging:
         return True
 
     def names(self) -> list[str]:
-        return sorted(os.listdir(self.directory))
+        """Of the staged files. Where they lie in the store there may be copies, too, of an earlier mount that
+        staged elsewhere.
+        """
+        return sorted(name for name in os.listdir(self.directory) if not is_of_copies(name))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NewType
 
-__all__ = ["ABSENT", "Version", "is_racy", "is_settled"]
+__all__ = ["ABSENT", "Version", "is_racy", "is_settled", "is_version"]
 
 Version = NewType("Version", bytes)
 
@@ -19,6 +19,11 @@ ABSENT = Version(b"")
 _TICK_NS: Final = 10_000_000
 _COARSE_NS: Final = 2_000_000_000
 _SECOND_NS: Final = 1_000_000_000
+
+
+def is_version(base: Version | None) -> bool:
+    """Whether it is one of something: neither nothing nor whatever there is."""
+    return base is not None and base != ABSENT
 
 
 def is_racy(changed_ns: int, now_ns: int, granularity_ns: int) -> bool:

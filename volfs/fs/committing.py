@@ -22,7 +22,7 @@ import trio
 from volfs import crash
 from volfs.commit.publish import Commit, Published
 from volfs.commit.staging import StagedFile
-from volfs.core.versions import is_settled
+from volfs.core.versions import is_settled, is_version
 from volfs.errors import NotFound, VolfsError
 from volfs.store.base import Stat
 
@@ -120,7 +120,7 @@ async def _commit_staged(file: File, staged: StagedFile, *, durable: bool) -> No
     )
     try:
         replaces = file.base is not None and node.stat.size > 0
-        await commit.bring(durable=durable or replaces)
+        await commit.bring(durable=durable or replaces, replaces=is_version(file.base))
         async with volume.structure.shared():
             path = volume.tree.home(node)
             if path is None:

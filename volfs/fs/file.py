@@ -340,10 +340,10 @@ class File:
         """Make the staged bytes the file in the store; on return they are. Raises the store's error."""
         await commit_file(self, durable=durable)
 
-    def showing(self) -> None:
-        """A commit is about to change what the store has at our name."""
+    def showing(self, trace: str) -> None:
+        """A commit is about to change what the store has at our name; `trace` as `Upload.trace` has it."""
         assert self.staged is not None
-        self.volume.journal.showing(self.staged.name)
+        self.volume.journal.showing(self.staged.name, trace)
 
     def clean(self) -> None:
         """The staged bytes are in the store."""

@@ -202,6 +202,12 @@ class Upload(Protocol):
         """Whether a name shows this upload: a `show` may have been done although it raised an error."""
         ...
 
+    def trace(self, expected: Version | Expected) -> str:
+        """To be kept until the outcome of a `show` that expects this is known: for `Store.keep_left`, should
+        it never be. "" if no other version can get into our hands.
+        """
+        ...
+
     def descriptor(self) -> int | None:
         """After `show`: what was shown, open and the caller's (see `Store.reader`); None: nobody has it."""
         ...
@@ -317,7 +323,13 @@ class Store(Protocol):
         ...
 
     async def upload(
-        self, staged: int, name: str | None, *, durable: bool, observe: Observer | None
+        self,
+        staged: int,
+        name: str | None,
+        *,
+        durable: bool,
+        observe: Observer | None,
+        replaces: bool = False,
     ) -> Upload:
         """Bring the bytes and attributes of the open file `staged` into the store, under no name yet.
 
@@ -325,12 +337,25 @@ class Store(Protocol):
         directory (it is then shown by a rename, and gone from there); None if it lies
         elsewhere (it is then copied, and stays). `durable`: a copy always survives a
         power cut before a name shows it, a staged file in the store only if asked.
-        `observe` sees the copied bytes. Takes as long as the bytes need.
+        `observe` sees the copied bytes. Takes as long as the bytes need. `replaces`: it
+        will probably take the place of a certain version; if that is not said, such a
+        `show` may be a request more.
         """
         ...
 
     async def begin(self, staged: int) -> Transfer:
         """As `upload` by copy, in parts, from a file that is not complete yet."""
+        ...
+
+    async def keep_left(self, trace: str, path: bytes) -> bytes | None:
+        """If the `show` of this trace, of which no outcome is known, left a version of others in our hands,
+        and not the one that it was to replace: give that a name beside `path`, or in the nearest directory
+        above that is still there. Its path; None: nothing was left. Done again, it does nothing.
+        """
+        ...
+
+    async def clear_left(self) -> None:
+        """Delete the copies that an earlier daemon of this mount left. Not while a trace of it is of use."""
         ...
 
     async def overwrite(self, staged: int, path: bytes, observe: Observer | None) -> Stat:

@@ -5,7 +5,8 @@ It owns how a copy is made, byte by byte; what gives it its name is `store.uploa
 Blocking; called from worker threads or, on local file systems, from the trio thread.
 
 *Invariants:* the name of a copy begins with COPY_PREFIX, so that one that a crash left
-is swept. A copy that was finished is durable.
+is swept, or with SWAP_PREFIX before it is exchanged with a name. A copy that was
+finished is durable.
 """
 
 from __future__ import annotations
@@ -24,10 +25,19 @@ from volfs.store.base import Observer, Stat
 from volfs.store.copying import copy_bytes
 from volfs.store.writing import PIECE_BYTES, WideWriter
 
-__all__ = ["COPY_PREFIX", "Copy", "copy_over", "copy_staged", "discard"]
+__all__ = ["COPY_PREFIX", "SWAP_PREFIX", "Copy", "copy_over", "copy_staged", "discard", "new_name"]
 
 #: Names of copies that were not shown yet. Their bytes are staged elsewhere: they may always be deleted.
 COPY_PREFIX: Final = "copy-"
+
+#: Names of copies that may be exchanged with a version, and so of versions that came out of an exchange: only
+#: the mount that has the trace of the copy knows what such a file is (see `store.exchanges`).
+SWAP_PREFIX: Final = "swap-"
+
+
+def new_name(prefix: str) -> str:
+    """A name that no other copy has."""
+    return f"{prefix}{uuid4().hex}"
 
 
 class Copy:
@@ -40,12 +50,17 @@ class Copy:
 
     def __init__(self, directory: int, *, parallel: bool, mode: int = 0o600, name: str | None = None) -> None:
         self.directory = directory
-        self.name = name or f"{COPY_PREFIX}{uuid4().hex}"
+        self.name = name or new_name(COPY_PREFIX)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self.fd = os.open(self.name, flags, mode, dir_fd=directory)
         self._writer = WideWriter(self.fd, parallel=parallel)
         self._made = os.fstat(self.fd)
         crash.point("upload.created")
+
+    @property
+    def number(self) -> int:
+        """Its inode number."""
+        return self._made.st_ino
 
     def bring(self, staged: int, extents: Sequence[Extent], observe: Observer | None) -> int:
         """Copy parts of the staged file; how many bytes."""
@@ -87,11 +102,23 @@ def discard(directory: int, name: str) -> None:
 
 
 def copy_staged(
-    staged: int, directory: int, observe: Observer | None, *, parallel: bool, name: str | None = None
+    staged: int,
+    directory: int,
+    observe: Observer | None,
+    *,
+    parallel: bool,
+    name: str | None = None,
+    replaces: bool = False,
 ) -> tuple[Copy, Stat]:
-    """A whole copy, and its attributes. A small one is created with the mode that it is to have."""
+    """A whole copy, and its attributes. A small one is created with the mode that it is to have, and if it
+    `replaces` a version with the name that an exchange needs: each saves a round trip. A large one is not, so
+    that a crash while it is copied leaves nothing that only its own mount may sweep.
+    """
     st = os.fstat(staged)
-    mode = _stat.S_IMODE(st.st_mode) & 0o777 if st.st_size <= PIECE_BYTES else 0o600
+    small = st.st_size <= PIECE_BYTES
+    mode = _stat.S_IMODE(st.st_mode) & 0o777 if small else 0o600
+    if name is None and replaces and small:
+        name = new_name(SWAP_PREFIX)
     copy = Copy(directory, parallel=parallel, mode=mode, name=name)
     try:
         copy.bring(staged, [Extent(0, st.st_size)], observe)

@@ -37,6 +37,7 @@ from volfs.store.base import (
     Upload,
 )
 from volfs.store.copies import copy_over
+from volfs.store.exchanges import keep_left
 from volfs.store.filesystems import is_local
 from volfs.store.reading import FileDirectoryReader, FileReader, fetch, open_file
 from volfs.store.reserved import HEARTBEAT_S, Reserved
@@ -329,12 +330,29 @@ class DirectoryStore:
     # -- commits ---------------------------------------------------------------
 
     async def upload(
-        self, staged: int, name: str | None, *, durable: bool, observe: Observer | None
+        self,
+        staged: int,
+        name: str | None,
+        *,
+        durable: bool,
+        observe: Observer | None,
+        replaces: bool = False,
     ) -> Upload:
-        return await self._transfers.upload(staged, name, durable=durable, observe=observe)
+        return await self._transfers.upload(staged, name, durable=durable, observe=observe, replaces=replaces)
 
     async def begin(self, staged: int) -> Transfer:
         return await self._transfers.begin(staged)
+
+    async def keep_left(self, trace: str, path: bytes) -> bytes | None:
+        return await self.call(self._keep_left, trace, path)
+
+    def _keep_left(self, trace: str, path: bytes) -> bytes | None:
+        assert self._reserved is not None
+        return keep_left(self._root, self._reserved.staging, self._reserved.places(), trace, path)
+
+    async def clear_left(self) -> None:
+        if self._reserved is not None:
+            await self.call(self._reserved.clear_left, thread=True)
 
     async def overwrite(self, staged: int, path: bytes, observe: Observer | None) -> Stat:
         st = await self.call(self._overwrite, staged, path, observe, thread=True)

@@ -6,8 +6,9 @@
     .volfs/locks/           see `store.uploading`
 
 A mount that is gone may have left copies, whose bytes are staged elsewhere: they
-are swept. It may also have left staged files, which somebody was promised: only
-the mount with the same cache directory may touch those.
+are swept. It may also have left staged files, which somebody was promised, and what
+was in the middle of an exchange (SWAP_PREFIX), which may be another's version: only
+the mount with the same cache directory knows what to do with those.
 
 Blocking; called before the mount serves, and from worker threads.
 
@@ -27,9 +28,9 @@ import structlog
 from volfs.errors import SetupError
 from volfs.store import beneath
 from volfs.store.base import RESERVED
-from volfs.store.copies import COPY_PREFIX
+from volfs.store.copies import COPY_PREFIX, SWAP_PREFIX
 
-__all__ = ["HEARTBEAT_S", "LANES", "Reserved"]
+__all__ = ["HEARTBEAT_S", "LANES", "Reserved", "is_of_copies"]
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +49,11 @@ _OWNERS: Final = b"owners"
 _LOCKS: Final = b"locks"
 
 
+def is_of_copies(name: str) -> bool:
+    """Whether a name in a staging directory is that of a copy, or of a directory of copies."""
+    return name.startswith((COPY_PREFIX, SWAP_PREFIX, _LANE_PREFIX))
+
+
 class Reserved:
     """See the module. `staging` is the descriptor of this mount's directory."""
 
@@ -64,7 +70,7 @@ class Reserved:
                 self._path(_OWNERS, self._id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=root
             )
             _try_lock(self._owner)
-            self._remove_copies(self.staging)  # of a daemon that was killed: ours has made none yet
+            self._left = self._copies()  # of a daemon that was killed: ours has made none yet
         except OSError as error:
             raise SetupError(
                 f"cannot write to the backing directory ({error.strerror}); "
@@ -93,6 +99,31 @@ class Reserved:
             os.close(fd)
         return kept
 
+    def places(self) -> list[str]:
+        """Where copies may be: what stands before their names, beneath `staging`."""
+        return ["", *(f"{_LANE_PREFIX}{number:x}/" for number in range(LANES))]
+
+    def _copies(self) -> list[str]:
+        """Of all copies that there are, the paths beneath `staging`."""
+        found = []
+        for name in os.listdir(self.staging):
+            if name.startswith(_LANE_PREFIX):
+                lane = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=self.staging)
+                try:
+                    found += [f"{name}/{copy}" for copy in os.listdir(lane)]
+                finally:
+                    os.close(lane)
+            elif name.startswith((COPY_PREFIX, SWAP_PREFIX)):
+                found.append(name)
+        return found
+
+    def clear_left(self) -> None:
+        """Remove the copies that were there when this mount began. From any thread."""
+        for path in self._left:
+            with suppress(FileNotFoundError, IsADirectoryError):  # no copy is a directory
+                os.unlink(path, dir_fd=self.staging)
+        self._left = []
+
     def close(self) -> None:
         for fd in self._lanes.values():
             os.close(fd)
@@ -103,10 +134,10 @@ class Reserved:
     def remove(self) -> None:
         """Take what is ours away if no staged file is left, and all of it if we were the last.
 
-        Nothing is being copied any more: a copy that is there could not be discarded.
+        Nothing is being copied any more, and nothing owed: a copy that is there could not be discarded.
         """
         try:
-            self._remove_copies(self.staging)
+            self._remove_copies(self.staging, COPY_PREFIX, SWAP_PREFIX)
             os.rmdir(self._path(self._id), dir_fd=self._root)
         except OSError:  # files that are kept
             return
@@ -141,7 +172,7 @@ class Reserved:
             return
         directory = beneath.open_beneath(self._root, self._path(id_), os.O_RDONLY | os.O_DIRECTORY)
         try:
-            removed = self._remove_copies(directory)
+            removed = self._remove_copies(directory, COPY_PREFIX)
             left = len(os.listdir(directory))
         finally:
             os.close(directory)
@@ -149,7 +180,7 @@ class Reserved:
             log.info("removed what a mount that is gone left in the store", mount=id_, copies=removed)
         if left:
             log.warning(
-                "a mount that is gone left staged files; mount with its cache directory to commit them",
+                "a mount that is gone left files; mount with its cache directory to commit what is staged",
                 mount=id_,
                 files=left,
             )
@@ -175,17 +206,17 @@ class Reserved:
         return os.fstat(self._owner).st_mtime - st.st_mtime
 
     @staticmethod
-    def _remove_copies(directory: int) -> int:
+    def _remove_copies(directory: int, *prefixes: str) -> int:
         removed = 0
         for name in os.listdir(directory):
-            if name.startswith(COPY_PREFIX):
+            if name.startswith(prefixes):
                 with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=directory)
                     removed += 1
             elif name.startswith(_LANE_PREFIX):
                 lane = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
                 try:
-                    removed += Reserved._remove_copies(lane)
+                    removed += Reserved._remove_copies(lane, *prefixes)
                 finally:
                     os.close(lane)
                 with suppress(OSError):  # something else is in it

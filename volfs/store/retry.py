@@ -235,12 +235,24 @@ class RetryingStore:
     async def sync_directory(self, path: bytes) -> None:
         await self.deadlines.once(lambda: self._inner.sync_directory(path))
 
+    async def keep_left(self, trace: str, path: bytes) -> bytes | None:
+        return await self.deadlines.once(lambda: self._inner.keep_left(trace, path))
+
+    async def clear_left(self) -> None:
+        await self.deadlines.once(self._inner.clear_left)
+
     # -- commits: as long as they need, seen through by their owner ---------------
 
     async def upload(
-        self, staged: int, name: str | None, *, durable: bool, observe: Observer | None
+        self,
+        staged: int,
+        name: str | None,
+        *,
+        durable: bool,
+        observe: Observer | None,
+        replaces: bool = False,
     ) -> Upload:
-        upload = await self._inner.upload(staged, name, durable=durable, observe=observe)
+        upload = await self._inner.upload(staged, name, durable=durable, observe=observe, replaces=replaces)
         self.deadlines.answered()
         return upload
 

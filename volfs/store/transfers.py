@@ -59,7 +59,13 @@ class Transfers:
         self._last_lane = 0
 
     async def upload(
-        self, staged: int, name: str | None, *, durable: bool, observe: Observer | None
+        self,
+        staged: int,
+        name: str | None,
+        *,
+        durable: bool,
+        observe: Observer | None,
+        replaces: bool = False,
     ) -> Upload:
         place = self._place
         if name is not None:
@@ -67,13 +73,14 @@ class Transfers:
                 await place.call(os.fsync, staged, thread=True)
             return StagedUpload(place, name, staged, to_stat(os.fstat(staged)).version)
         copy, st = await place.call(
-            self._upload, staged, observe, self._lane(), thread=True, drop=self._drop_whole
+            self._upload, staged, observe, self._lane(), replaces, thread=True, drop=self._drop_whole
         )
         place.written_bytes += st.size
         return CopiedUpload(place, copy, staged, st.version)
 
-    def _upload(self, staged: int, observe: Observer | None, lane: int) -> tuple[Copy, Stat]:
-        return copy_staged(staged, self._place.lane(lane), observe, parallel=not self._place.local)
+    def _upload(self, staged: int, observe: Observer | None, lane: int, replaces: bool) -> tuple[Copy, Stat]:
+        parallel = not self._place.local
+        return copy_staged(staged, self._place.lane(lane), observe, parallel=parallel, replaces=replaces)
 
     def _drop_whole(self, uploaded: tuple[Copy, Stat]) -> None:
         self._drop(uploaded[0])

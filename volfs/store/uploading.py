@@ -15,29 +15,23 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import socket
-import time
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import count
 from typing import Final, Protocol, TypeVar
 
-import structlog
 import xxhash
 
 from volfs import crash
-from volfs.core.conflicts import conflict_name
 from volfs.core.versions import Version
-from volfs.errors import VersionChanged
+from volfs.errors import StoreTimeout, VersionChanged
 from volfs.store import beneath
 from volfs.store.attributes import same_but_for_ctime, to_stat
 from volfs.store.base import RESERVED, Expected, Stat
 from volfs.store.beneath import renameat2
-from volfs.store.copies import Copy, copy_staged, discard
+from volfs.store.copies import COPY_PREFIX, SWAP_PREFIX, Copy, copy_staged, discard, new_name
+from volfs.store.exchanges import Trace, keep_beside, keep_stranger
 
 __all__ = ["CopiedUpload", "StagedUpload"]
-
-log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -52,7 +46,12 @@ _LOCKS: Final = 64
 
 
 class _MadeAgain(VersionChanged):
-    """The copy that is there now is not the one that was made first."""
+    """The copy that is there now, under this name, is not the one that was made first."""
+
+    def __init__(self, message: str, name: str, st: Stat) -> None:
+        super().__init__(message)
+        self.name = name
+        self.stat = st
 
 
 class Place(Protocol):
@@ -64,7 +63,7 @@ class Place(Protocol):
     @property
     def staging(self) -> int: ...
 
-    async def call(self, function: Callable[..., T], *args: object) -> T: ...
+    async def call(self, function: Callable[..., T], *args: object, ended: Callable[[], None] = ...) -> T: ...
 
     def let_go(self, fd: int) -> None: ...
 
@@ -85,6 +84,9 @@ class StagedUpload:
     def is_shown(self, st: Stat) -> bool:
         return same_but_for_ctime(st, self._version)
 
+    def trace(self, expected: Version | Expected) -> str:
+        return ""
+
     def descriptor(self) -> int | None:
         return None
 
@@ -99,29 +101,80 @@ class CopiedUpload(StagedUpload):
         super().__init__(place, copy.name, staged, version)
         self._directory = copy.directory
         self._fd: int | None = copy.fd
+        self._number = copy.number
+        self._showing = 0  # calls that have not returned, those included that were left behind
+        self._unsure: tuple[Trace, bytes] | None = None  # an exchange of which nobody knows what became
+
+    def trace(self, expected: Version | Expected) -> str:
+        trace = self._trace(expected)
+        return "" if trace is None else trace.text()
+
+    def _trace(self, expected: Version | Expected) -> Trace | None:
+        """Nothing comes out of a rename that expects nothing, or does not look."""
+        if isinstance(expected, Expected):
+            return None
+        return Trace(_swapped(self._name), self._number, expected)
 
     async def show(self, path: bytes, expected: Version | Expected) -> Stat:
-        place = self._place
+        place, trace = self._place, self._trace(expected)
+        if trace is not None and trace.name != self._name:
+            await place.call(_swap_name, self._directory, self._name, trace.name)
+            self._name = trace.name
+        self._unsure = None if trace is None else (trace, path)
+        self._showing += 1
         try:
-            return await place.call(
-                _show, place.root, self._directory, self._name, self._staged, path, expected
+            st = await place.call(
+                _show,
+                place.root,
+                self._directory,
+                self._name,
+                self._staged,
+                path,
+                expected,
+                ended=self._ended,
             )
-        except _MadeAgain:
+        except _MadeAgain as error:
             self._let_go()  # what is open is the first copy
+            self._name, self._number, self._version = error.name, error.stat.number, error.stat.version
+            self._unsure = None
             raise
+        except VersionChanged:
+            self._unsure = None
+            raise
+        self._unsure = None
+        return st
+
+    def _ended(self) -> None:
+        self._showing -= 1
 
     def descriptor(self) -> int | None:
         fd, self._fd = self._fd, None
         return fd
 
     async def discard(self) -> None:
+        """StoreTimeout if what is there now may be another's in the next moment: then the trace stays."""
         self._let_go()
+        if self._showing:
+            raise StoreTimeout("a copy is still being given its name")
+        if self._unsure is not None:
+            trace, path = self._unsure
+            await self._place.call(keep_stranger, self._place.root, self._directory, trace, path)
+            self._unsure = None
         await self._place.call(discard, self._directory, self._name)
 
     def _let_go(self) -> None:
         fd = self.descriptor()
         if fd is not None:
             self._place.let_go(fd)
+
+
+def _swapped(name: str) -> str:
+    """The name of a copy that may be exchanged."""
+    return SWAP_PREFIX + name.removeprefix(COPY_PREFIX) if name.startswith(COPY_PREFIX) else name
+
+
+def _swap_name(directory: int, old: str, new: str) -> None:
+    os.rename(old, new, src_dir_fd=directory, dst_dir_fd=directory)
 
 
 def _show(root: int, staging: int, name: str, staged: int, path: bytes, expected: Version | Expected) -> Stat:
@@ -183,22 +236,13 @@ def _show_instead(
         # it belongs there. What went back was replaced by nobody who saw it: it is kept. Ours is made again
         # from the bytes that we still have.
         renameat2(staging, source, parent, target, _EXCHANGE)
-        _keep_beside(staging, source, parent, target)
-        copy, _ = copy_staged(staged, staging, None, parallel=False, name=name)
+        keep_beside(staging, source, parent, target)
+        # Under another name: of this one the trace says that whatever has it came out of an exchange.
+        again = new_name(SWAP_PREFIX) if name.startswith(SWAP_PREFIX) else name
+        copy, st = copy_staged(staged, staging, None, parallel=False, name=again)
         copy.close()
-        raise _MadeAgain("somebody else changed the file meanwhile")
+        raise _MadeAgain("somebody else changed the file meanwhile", again, st)
     raise VersionChanged("somebody else changed the file meanwhile")
-
-
-def _keep_beside(staging: int, name: bytes, parent: int, target: bytes) -> None:
-    """Give another's version, which is in our hands, a name beside its own."""
-    now = time.time()
-    for attempt in count():
-        beside = conflict_name(target, socket.gethostname(), now, attempt)
-        with suppress(FileExistsError):
-            renameat2(staging, name, parent, beside, _NOREPLACE)
-            log.warning("conflict: a version was replaced while it was compared", kept_as=beside)
-            return
 
 
 def _check(parent: int, target: bytes, expected: Version) -> None:
