@@ -12,14 +12,17 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from volfs.commit.journal import Journal
 from volfs.commit.queue import CommitQueue
 from volfs.commit.staging import Staging
 from volfs.errors import VersionChanged
+from volfs.fs.file import File
 from volfs.fs.tree import Tree
 from volfs.fs.vfs import Caller, Vfs
 from volfs.fs.volume import Policy, Volume
+from volfs.store.base import Stat
 from volfs.store.directory import DirectoryStore
 
 WRITER, READER = Caller(0, 0, 1), Caller(0, 0, 2)
@@ -107,3 +110,44 @@ async def test_an_open_by_the_old_name(tmp_path: Path) -> None:
         (beside,) = (path.name for path in root.glob("f.conflict-*"))
         assert await read(vfs, (await vfs.lookup(1, os.fsencode(beside), READER)).number) == b"base ours"
         await vfs.release(writer)
+
+
+async def test_an_older_answer_takes_nothing_from_a_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W7: what others put there is compared with what a handle has read; meanwhile a lookup finds a newer
+    file and a program opens it. Its bytes get to the store, though the older answer comes back last.
+    """
+
+    def put(root: Path, data: bytes) -> None:
+        (root / "n").write_bytes(data)
+        (root / "n").rename(root / "f")
+
+    async with mounted(tmp_path) as (vfs, root), trio.open_nursery() as nursery:
+        (root / "f").write_bytes(b"base")
+        old = (await vfs.open((await vfs.lookup(1, b"f", READER)).number, os.O_RDONLY, READER)).handle
+        compared, go_on = trio.Event(), trio.Event()
+        original = File.succeed
+
+        async def succeed(self: File, st: Stat, path: bytes) -> bool:
+            if not compared.is_set():
+                compared.set()
+                await go_on.wait()
+            return await original(self, st, path)
+
+        monkeypatch.setattr(File, "succeed", succeed)
+        put(root, b"first")
+        nursery.start_soon(vfs.lookup, 1, b"f", READER)
+        await compared.wait()
+        put(root, b"second")
+        known = (await vfs.lookup(1, b"f", WRITER)).number
+        writer = (await vfs.open(known, os.O_WRONLY | os.O_APPEND, WRITER)).handle
+        go_on.set()
+        await trio.testing.wait_all_tasks_blocked()
+        await vfs.write(writer, 6, b" ours")
+        put(root, b"third")
+        await vfs.flush(writer)
+        assert (root / "f").read_bytes() == b"third"
+        assert [path.read_bytes() for path in root.glob("f.conflict-*")] == [b"second ours"]
+        for handle in (old, writer):
+            await vfs.release(handle)

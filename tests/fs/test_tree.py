@@ -148,6 +148,18 @@ def test_paths_follow_a_renamed_directory(tree: Tree) -> None:
     tree.check()
 
 
+def test_who_has_a_file_open_remembers_where_it_was(tree: Tree) -> None:
+    """W7: another object has its name: what is written to it later belongs there; our own rename is told."""
+    d = tree.bind(tree.root, b"d", stat_of(10, DIRECTORY))
+    f, g = tree.bind(d, b"f", stat_of(11)), tree.bind(d, b"g", stat_of(12))
+    f.handles = g.handles = 1
+    tree.bind(d, b"f", stat_of(13))
+    assert (f.names, f.home) == ({}, b"d/f")
+    tree.unbind(d, b"g")
+    assert g.home is None
+    tree.check()
+
+
 def test_a_node_that_nobody_uses_may_turn_up_elsewhere(tree: Tree, released: list[Node]) -> None:
     """It is the caller's from then on: it must not be given up because its old name goes."""
     d = tree.bind(tree.root, b"d", stat_of(10, DIRECTORY))

@@ -69,7 +69,10 @@ class Names:
             file = child.file
             if file is not None and await file.succeed(st, join(self._tree.directory_path(parent), name)):
                 return child
-            if parent.children.get(name) is child and not child.dirty and not volume.lost_name(parent, name):
+            now = parent.children.get(name)
+            if now is not None and now is not child:
+                return now  # somebody has asked later than we did
+            if now is child and not child.dirty and not volume.lost_name(parent, name):
                 self._tree.identify(child, st)
                 return child
         child = parent.children.get(name)

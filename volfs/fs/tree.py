@@ -288,10 +288,16 @@ class Tree:
         if present is node:
             return
         if present is not None:
+            self.remember_home(present)
             self.unbind(parent, name)
         parent.children[name] = node
         node.names[parent, name] = None
         node.home = None
+
+    def remember_home(self, node: Node) -> None:
+        """Others take the last name: whoever has the file open may yet write, and that belongs there (W7)."""
+        if node.is_file and node.handles and len(node.names) == 1:
+            node.home = self.path(node)
 
     def _allot(self, wanted: int) -> int:
         """The store's own number where it is free: it is then the same after a remount."""

@@ -275,8 +275,7 @@ class Volume:
     def _remember_homes(self, node: Node) -> None:
         """Others take the node's name. Whoever has it, or a file below it, open may yet write (W7)."""
         for each in self.tree.below(node):
-            if each.is_file and each.handles and len(each.names) == 1:
-                each.home = self.tree.path(each)
+            self.tree.remember_home(each)
 
     def settled(self, node: Node, path: bytes) -> None:
         """The node's bytes are the file at `path` now: where it is known, that is its name."""
