@@ -115,7 +115,7 @@ async def test_an_open_by_the_old_name(tmp_path: Path) -> None:
 async def test_an_older_answer_takes_nothing_from_a_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W7: what others put there is compared with what a handle has read; meanwhile a lookup finds a newer
+    """W7a: what others put there is compared with what a handle has read; meanwhile a lookup finds a newer
     file and a program opens it. Its bytes get to the store, though the older answer comes back last.
     """
 
