@@ -336,21 +336,6 @@ def test_second_read_costs_the_store_nothing(area: Area) -> None:
     assert again["cache"]["used_bytes"] >= len(data)
 
 
-@pytest.mark.modes("cached")
-def test_what_was_written_is_in_the_cache(area: Area) -> None:
-    """A file that was written here is read back without a byte from the store, right after its commit."""
-    if PLAIN:
-        return
-    data = os.urandom(3 << 20)
-    with (area.here / "w").open("wb", 0) as file:
-        file.write(data)
-        os.utime(file.fileno(), ns=(10**18, 10**18))  # as if it had been written a while before its close
-    before = area.volume.status()["store_read_bytes"]
-    Path("/proc/sys/vm/drop_caches").write_text("1")
-    assert (area.here / "w").read_bytes() == data
-    assert area.volume.status()["store_read_bytes"] == before
-
-
 def test_quiet_open_file_is_published(make_volume: object) -> None:
     """A file that stays open is published once it has been quiet for the commit interval (W3)."""
     if PLAIN:

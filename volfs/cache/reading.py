@@ -131,8 +131,7 @@ class CachedFile:
         if not extent.size:
             return b""
         traffic, file = self._traffic, self._file
-        kept = self.storable and traffic.room.limit_bytes >= BLOCK_BYTES
-        if reader is not None and not kept and not self.complete:
+        if reader is not None and (not self.storable or traffic.room.limit_bytes < BLOCK_BYTES):
             return await self._through(extent, reader)
         traffic.shelf.touch(file)
         if file.fd >= 0 or (traffic.shelf.load_inline(file) and file.present and traffic.shelf.open(file)):

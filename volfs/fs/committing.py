@@ -22,7 +22,6 @@ import trio
 from volfs import crash
 from volfs.commit.publish import Commit, Published
 from volfs.commit.staging import StagedFile
-from volfs.core.versions import is_settled
 from volfs.errors import NotFound, VolfsError
 from volfs.store.base import Stat
 
@@ -189,9 +188,7 @@ def _committed(file: File, staged: StagedFile, done: Published, path: bytes) -> 
 async def _clear(file: File, staged: StagedFile, done: Published) -> None:
     """The bytes were copied: the staged file goes, or becomes the cache file of what was committed."""
     volume = file.volume
-    st = done.stat
-    may_change_unseen = volume.racy(st) and not is_settled(st.mtime_ns, st.ctime_ns)
-    if done.sums is None or done.conflict is not None or may_change_unseen:
+    if done.sums is None or done.conflict is not None or volume.racy(done.stat):
         staged.discard()
     else:
         await _adopt(file, staged, done.stat, done.sums)
