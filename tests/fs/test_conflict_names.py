@@ -14,6 +14,7 @@ import pytest
 import trio
 import trio.testing
 
+from tests.notifiers import Deaf
 from volfs.commit.journal import Journal
 from volfs.commit.queue import CommitQueue
 from volfs.commit.staging import StagedFile, Staging
@@ -26,22 +27,6 @@ from volfs.store.base import Stat
 from volfs.store.directory import DirectoryStore
 
 WRITER, READER = Caller(0, 0, 1), Caller(0, 0, 2)
-
-
-class NotYet:
-    """A notifier whose word has not reached the kernel."""
-
-    def attributes(self, number: int) -> None:
-        pass
-
-    def content(self, number: int) -> None:
-        pass
-
-    def entry(self, parent: int, name: bytes, deleted: int) -> None:
-        pass
-
-    async def told(self) -> None:
-        await trio.lowlevel.checkpoint()
 
 
 @asynccontextmanager
@@ -72,7 +57,7 @@ async def mounted(tmp_path: Path) -> AsyncIterator[tuple[Vfs, Path]]:
             durable_close=False,
             own_files=False,
         ),
-        notifier=NotYet(),
+        notifier=Deaf(),
         staging=Staging(store.open_staging("test"), in_store=True),
         cache=None,
     )

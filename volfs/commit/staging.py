@@ -74,9 +74,8 @@ class StagedFile:
         self._closing = False
         #: Commits that failed, or whose answer was lost: each knows what it may have put into the store.
         self.attempts: deque[Callable[[Stat], bool]] = deque(maxlen=_ATTEMPTS)
-        self.beside: deque[bytes] = deque(
-            maxlen=_ATTEMPTS
-        )  # names of conflict copies that these may have made
+        #: Names of conflict copies that these may have made.
+        self.beside: deque[bytes] = deque(maxlen=_ATTEMPTS)
 
     def stat(self) -> Stat:
         """Attributes as the file will have them; link count 0 means that its only name is gone."""
