@@ -115,7 +115,8 @@ def test_the_daemons_word_decides(bench: Make, left: int, code: int) -> None:
     if code:
         assert done.stderr == (
             f"volfs: {one.mountpoint} is taken away, but something stays in the journal "
-            "(No space left on device); the next mount of the same directories commits it\n"
+            "(No space left on device); the next mount of the same directories commits it, "
+            "or keeps it for `volfs recover`\n"
         )
 
 

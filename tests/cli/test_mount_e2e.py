@@ -232,7 +232,8 @@ def test_what_cannot_be_committed_stays_in_the_journal(small_backing: Bench) -> 
     assert done.returncode == 3
     assert done.stderr == (
         f"volfs: {one.mountpoint} is taken away, but something stays in the journal "
-        "(No space left on device); the next mount of the same directories commits it\n"
+        "(No space left on device); the next mount of the same directories commits it, "
+        "or keeps it for `volfs recover`\n"
     )
     assert before is False
     assert (recovered, clean.returncode) == (1, 0)

@@ -176,6 +176,35 @@ async def test_a_version_in_our_hands_is_not_lost(bench: Bench, monkeypatch: pyt
     assert os.listdir(bench.store.staging) == []
 
 
+@pytest.mark.parametrize("replaced", [True, False], ids=["replaced", "removed"])
+@pytest.mark.parametrize("there", [True, False], ids=["instead", "new"])
+async def test_what_comes_right_after_ours_is_not_taken_for_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, replaced: bool, there: bool
+) -> None:
+    """W7: others take the name in the moment after it was ours: what we know of our file is still ours.
+
+    Else the next commit would replace theirs.
+    """
+    file = bench.root / "f"
+    if there:
+        file.write_bytes(b"base")
+    base = bench.version("f") if there else ABSENT
+    staged = bench.stage(b"ours")
+
+    def point(name: str) -> None:
+        if name == "show.after" and replaced:
+            (bench.root / "n").write_bytes(b"theirs")
+            (bench.root / "n").rename(file)
+        elif name == "show.after":
+            file.unlink()
+
+    monkeypatch.setattr("volfs.crash.point", point)
+    done = await publish(bench.store, bench.staging, staged, b"f", base, durable=False)
+    staged.close()
+    assert (done.conflict, done.stat.size, done.stat.nlink) == (None, 4, 0)
+    assert not replaced or done.stat.identity != (await bench.store.stat(b"f")).identity
+
+
 @pytest.fixture
 def losing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     """The first version that gets a name does so, but the answer is lost; what is to happen before that."""

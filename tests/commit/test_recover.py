@@ -16,6 +16,20 @@ from volfs.errors import StoreError
 from volfs.store.base import Stat
 
 
+def refuse(bench: Bench, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Let the store refuse so many looks."""
+    original = bench.store.stat
+
+    async def stat(path: bytes) -> Stat:
+        nonlocal times
+        if times:
+            times -= 1
+            raise StoreError("refused", errno=errno.EACCES)
+        return await original(path)
+
+    monkeypatch.setattr(bench.store, "stat", stat)
+
+
 async def test_acknowledged_bytes_are_committed_at_the_next_mount(bench: Bench) -> None:
     """W6: a closed row is replayed, an open one kept."""
     closed, unfinished = bench.left(b"c", b"closed"), bench.left(b"o", b"open")
@@ -166,17 +180,7 @@ async def test_what_fails_is_tried_again(
     name = bench.left(b"d/f", b"bytes")
     bench.journal.close_file(name)
     (bench.root / "d").mkdir()
-    refusals = 3
-
-    async def refuse(path: bytes) -> Stat:
-        nonlocal refusals
-        if refusals:
-            refusals -= 1
-            raise StoreError("refused", errno=errno.EACCES)
-        return await original(path)
-
-    original = bench.store.stat
-    monkeypatch.setattr(bench.store, "stat", refuse)
+    refuse(bench, monkeypatch, 3)
     result = Recovery(bench.store, bench.staging, bench.journal)
     await result.start()
     assert (result.recovered, result.waiting) == (0, 1)
@@ -250,16 +254,7 @@ async def test_an_unfinished_file_that_cannot_be_judged_waits(
     """W6: an append, too, is tried again, and what was settled meanwhile ends the waiting."""
     (bench.root / "log").write_bytes(b"one")
     bench.left(b"log", b"one two", bench.version("log"), existing=3)
-    original, refusals = bench.store.stat, 2
-
-    async def refuse(path: bytes) -> Stat:
-        nonlocal refusals
-        if refusals:
-            refusals -= 1
-            raise StoreError("refused", errno=errno.EACCES)
-        return await original(path)
-
-    monkeypatch.setattr(bench.store, "stat", refuse)
+    refuse(bench, monkeypatch, 2)
     recovery = Recovery(bench.store, bench.staging, bench.journal)
     await recovery.start()
     assert (recovery.waiting, recovery.recovered) == (1, 0)

@@ -14,10 +14,12 @@ import pytest
 import trio
 import trio.testing
 
+from tests.notifiers import Deaf
 from volfs.commit.journal import Journal
 from volfs.commit.queue import CommitQueue
-from volfs.commit.staging import Staging
+from volfs.commit.staging import StagedFile, Staging
 from volfs.errors import VersionChanged
+from volfs.fs import file
 from volfs.fs.file import File
 from volfs.fs.tree import Tree
 from volfs.fs.vfs import Caller, Vfs
@@ -26,22 +28,6 @@ from volfs.store.base import Stat
 from volfs.store.directory import DirectoryStore
 
 WRITER, READER = Caller(0, 0, 1), Caller(0, 0, 2)
-
-
-class NotYet:
-    """A notifier whose word has not reached the kernel."""
-
-    def attributes(self, number: int) -> None:
-        pass
-
-    def content(self, number: int) -> None:
-        pass
-
-    def entry(self, parent: int, name: bytes, deleted: int) -> None:
-        pass
-
-    async def told(self) -> None:
-        await trio.lowlevel.checkpoint()
 
 
 @asynccontextmanager
@@ -72,7 +58,7 @@ async def mounted(tmp_path: Path) -> AsyncIterator[tuple[Vfs, Path]]:
             durable_close=False,
             own_files=False,
         ),
-        notifier=NotYet(),
+        notifier=Deaf(),
         staging=Staging(store.open_staging("test"), in_store=True),
         cache=None,
     )
@@ -151,3 +137,33 @@ async def test_an_older_answer_takes_nothing_from_a_writer(
         assert [path.read_bytes() for path in root.glob("f.conflict-*")] == [b"second ours"]
         for handle in (old, writer):
             await vfs.release(handle)
+
+
+async def test_an_append_follows_a_file_that_grows_while_it_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W7: the copy of what there was begins anew with all that there is now: nothing of others is cut off."""
+    async with mounted(tmp_path) as (vfs, root):
+        (root / "f").write_bytes(b"base ")
+        known = (await vfs.lookup(1, b"f", WRITER)).number
+        writer = (await vfs.open(known, os.O_WRONLY | os.O_APPEND, WRITER)).handle
+        original, grown = file.take_over, False
+
+        async def take_over(
+            self: File, staged: StagedFile, st: Stat, path: bytes | None, existing: int
+        ) -> None:
+            nonlocal grown
+            await original(self, staged, st, path, existing)
+            if not grown:
+                grown = True
+                (root / "n").write_bytes(b"base theirs ")
+                (root / "n").rename(root / "f")
+                await vfs.lookup(1, b"f", READER)
+
+        monkeypatch.setattr(file, "take_over", take_over)
+        await vfs.write(writer, 5, b"ours")
+        await vfs.flush(writer)
+        await vfs.release(writer)
+        assert grown
+        assert (root / "f").read_bytes() == b"base theirs ours"
+        assert list(root.glob("f.conflict-*")) == []

@@ -22,6 +22,7 @@ from typing import TypeVar
 
 import trio
 
+from tests.notifiers import Deaf
 from tests.simulation.life import Died, Life, current, effect, pause
 from tests.store.fault_plan import Call, Fault
 from tests.store.faults import Faults, FaultStore
@@ -116,17 +117,8 @@ class _Staging(Staging):
         super().remove(name)
 
 
-class _Silent:
+class _Silent(Deaf):
     """A kernel that needs to be told nothing: `kernel` asks anew each time."""
-
-    def attributes(self, number: int) -> None:
-        pass
-
-    def content(self, number: int) -> None:
-        pass
-
-    def entry(self, parent: int, name: bytes, deleted: int) -> None:
-        pass
 
     async def told(self) -> None:
         await pause()

@@ -27,7 +27,7 @@ __all__ = ["umount"]
 #: What unmounting and the daemon's end may take once the time for commits is over. The daemon itself
 #: drains for up to 20 s.
 _GRACE_S = 30.0
-_NEXT: Final = "the next mount of the same directories commits it"
+_NEXT: Final = "the next mount of the same directories commits it, or keeps it for `volfs recover`"
 
 
 @click.command()

@@ -283,8 +283,10 @@ class Recovery:
 
     async def _is_ours(self, path: bytes, current: Stat, staged: StagedFile) -> bool:
         """Whether a commit had been done: the store has these very bytes, or the first of them."""
-        if not current.is_file or not 0 < current.size <= staged.size:
-            return current.is_file and current.size == staged.size
+        if not current.is_file or current.size > staged.size:
+            return False
+        if not current.size and staged.size:
+            return False  # a name that somebody took, not the first of our bytes
         reader = await self.store.open(path)
         try:
             for offset in range(0, current.size, _PIECE):

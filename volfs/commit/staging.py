@@ -76,9 +76,8 @@ class StagedFile:
         self._closing = False
         #: Commits that failed, or whose answer was lost: each knows what it may have put into the store.
         self.attempts: deque[Callable[[Stat], bool]] = deque(maxlen=_ATTEMPTS)
-        self.beside: deque[bytes] = deque(
-            maxlen=_ATTEMPTS
-        )  # names of conflict copies that these may have made
+        #: Names of conflict copies that these may have made.
+        self.beside: deque[bytes] = deque(maxlen=_ATTEMPTS)
         #: The copy of the last of these: another's version may be in its place until it is discarded.
         self.unsettled: Discardable | None = None
 

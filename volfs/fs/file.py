@@ -205,8 +205,11 @@ class File:
 
     # -- writing (all under `lock`) --------------------------------------------
 
-    async def stage(self, keep: int, *, replace: bool = False) -> StagedFile:
-        """Make the file dirty, with the first `keep` bytes of its content. `replace`: an O_TRUNC open."""
+    async def stage(self, keep: int | None = None, *, replace: bool = False) -> StagedFile:
+        """Make the file dirty, with the first `keep` bytes of its content; None: all that it has by then.
+
+        `replace`: an O_TRUNC open.
+        """
         if self.staged is not None:
             if replace and self.base not in (None, ABSENT):
                 self.base = None
@@ -216,7 +219,7 @@ class File:
         assert volume.staging is not None
         for _ in range(_TRIES):
             st = node.stat
-            existing = min(keep, st.size)
+            existing = st.size if keep is None else min(keep, st.size)
             staged = volume.staging.create()
             path = volume.tree.path(node)
             base = None if replace else st.version
@@ -285,7 +288,7 @@ class File:
 
     async def write(self, offset: int | None, data: bytes) -> int:
         """Write at `offset`, or at the end if it is None; where it went."""
-        staged = await self.stage(self.node.stat.size)
+        staged = await self.stage()
         where = staged.size if offset is None else offset
         self._about_to_change(staged, where)
         with self.ahead.writing(staged, where, len(data)):

@@ -181,25 +181,41 @@ def _show(root: int, staging: int, name: str, staged: int, path: bytes, expected
     parent_path, target = beneath.split(path)
     parent = beneath.open_directory(root, parent_path) if parent_path else root
     try:
-        crash.point("show.before")
-        if expected is Expected.ANYTHING:
-            os.rename(name, target, src_dir_fd=staging, dst_dir_fd=parent)
-        elif expected is Expected.NOTHING:
-            _show_new(staging, name, parent, target)
-        else:
-            try:
-                _show_instead(staging, name, staged, parent, target, expected)
-            except OSError as error:
-                if error.errno not in _NO_FLAGS:
-                    raise
-                with _Lock(root, path):
-                    _check(parent, target, expected)
-                    os.rename(name, target, src_dir_fd=staging, dst_dir_fd=parent)
-        crash.point("show.after")
-        return to_stat(os.stat(target, dir_fd=parent, follow_symlinks=False))
+        ours = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=staging)
+        try:
+            crash.point("show.before")
+            if expected is Expected.ANYTHING:
+                os.rename(name, target, src_dir_fd=staging, dst_dir_fd=parent)
+            elif expected is Expected.NOTHING:
+                _show_new(staging, name, parent, target)
+            else:
+                try:
+                    _show_instead(staging, name, staged, parent, target, expected)
+                except OSError as error:
+                    if error.errno not in _NO_FLAGS:
+                        raise
+                    with _Lock(root, path):
+                        _check(parent, target, expected)
+                        os.rename(name, target, src_dir_fd=staging, dst_dir_fd=parent)
+            crash.point("show.after")
+            return to_stat(_stat_of_ours(ours, parent, target))
+        finally:
+            os.close(ours)
     finally:
         if parent != root:
             os.close(parent)
+
+
+def _stat_of_ours(ours: int, parent: int, target: bytes) -> os.stat_result:
+    """What was shown. The name may be another's by now: to believe that to be ours would cost its bytes."""
+    now = os.fstat(ours)
+    with suppress(FileNotFoundError):
+        found = os.stat(
+            target, dir_fd=parent, follow_symlinks=False
+        )  # as whoever looks it up next will see it
+        if (found.st_dev, found.st_ino) == (now.st_dev, now.st_ino):
+            return found
+    return now
 
 
 def _show_new(staging: int, name: str, parent: int, target: bytes) -> None:
