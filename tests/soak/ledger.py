@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-__all__ = ["DIRECTORY", "Grown", "Inode", "Ledger", "Operation", "Piece", "Step", "Tree", "difference"]
+__all__ = ["DIRECTORY", "Grown", "Inode", "Ledger", "Operation", "Piece", "Step", "Tree", "difference", "put"]
 
 
 class Piece(NamedTuple):
@@ -212,6 +212,10 @@ class _Writing:
                 self._kept = self._written
                 self._appends = self._op.how != "patch"
             self._names.discard(self._name)
+            if step.do == "unlink" and self._names:
+                # The removal of one of several names is a commit point (W8).
+                self._kept = self._written
+                self._appends = self._op.how != "patch"
             kept = self._tree.pop(self._name, None)
             if step.do == "rename":
                 if kept is not None:

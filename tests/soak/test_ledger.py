@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 
 from tests.soak.drawing import draw
-from tests.soak.ledger import DIRECTORY, Grown, Inode, Ledger, Operation, Piece, Step, Tree, difference
+from tests.soak.ledger import (
+    DIRECTORY,
+    Grown,
+    Inode,
+    Ledger,
+    Operation,
+    Piece,
+    Step,
+    Tree,
+    difference,
+    put,
+)
 from tests.soak.shared import Shared, line, whole
 
 OLD = Piece(None, 1, 100)
@@ -115,6 +126,18 @@ def test_every_operation_is_drawn_and_applies() -> None:
         assert difference(known.tree(), worlds) == []
     assert kinds >= {"create", "exclusive", "replace", "append", "patch", "truncate", "rename", "exchange"}
     assert kinds >= {"unlink", "link", "mkdir", "rmdir", "read", "fetch"}
+
+
+def test_removal_of_one_of_two_names() -> None:
+    """W8: it commits what was written before it; what comes after it is not acknowledged before the close."""
+    node = Inode(b"0123456789")
+    known = Ledger({"d": node, "g": node})
+    before, after = Piece(2, 1, 3), Piece(6, 2, 2)
+    steps = (Step("write", before), Step("unlink"), Step("write", after), Step("close"))
+    operation = Operation("write", "d", how="patch", steps=steps)
+    committed = put(b"0123456789", before)
+    assert known.worlds(operation, 2) == [{"g": committed}]
+    assert known.worlds(operation, 3) == [{"g": committed}, {"g": put(committed, after)}]
 
 
 def test_lines_of_a_shared_log(tmp_path: Path) -> None:
