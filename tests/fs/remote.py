@@ -11,7 +11,7 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from tests.fs.test_conflict_names import NotYet
+from tests.notifiers import Deaf
 from tests.store.faults import Faults, FaultStore
 from volfs.cache.fill import Cache
 from volfs.commit.journal import Journal
@@ -139,7 +139,7 @@ async def remote(
             durable_close=False,
             own_files=False,
         ),
-        notifier=NotYet(),
+        notifier=Deaf(),
         staging=staging,
         staging_path=tmp_path / "staging",
         cache=cache,

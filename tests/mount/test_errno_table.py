@@ -76,15 +76,18 @@ OTHERWISE = {
 #: Copies ahead of a file's end begin at 64 MiB (test_written_ahead.py has them).
 AHEAD = frozenset(("begin", "transfer.bring", "transfer.finish", "transfer.discard"))
 
+#: What a crash left is kept and cleared by the next mount (tests/commit/test_exchanged.py has it).
+AT_START = frozenset(("clear_left", "keep_left"))
+
 #: What no act of a mode can make the store do.
 UNPROVOKED = {
     # Of a file whose names the mount does not know, it cannot show what is staged (test_links.py has it).
     # Bytes are read into the memory of the cache, where there is one. An error of a fetch is nobody's: the
     # open meets it itself (tests/fs/test_siblings.py has it).
-    "local": AHEAD | {"fetch", "reader.overwrite", "reader.read_into"},
+    "local": AHEAD | AT_START | {"fetch", "reader.overwrite", "reader.read_into"},
     # What is to be changed is read through the cache.
-    "cached": AHEAD | {"fetch", "reader.copy_to", "reader.overwrite", "reader.read"},
-    "remote": AHEAD | {"fetch", "reader.copy_to", "reader.overwrite", "reader.read"},
+    "cached": AHEAD | AT_START | {"fetch", "reader.copy_to", "reader.overwrite", "reader.read"},
+    "remote": AHEAD | AT_START | {"fetch", "reader.copy_to", "reader.overwrite", "reader.read"},
 }
 
 #: The first back-off is at most 0.5 s, the second 1 s: a retry may meet the fault of another trial.

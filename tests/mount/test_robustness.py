@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,8 +39,8 @@ def faulty(request: pytest.FixtureRequest, volumes_base: Path, watchdog: object)
     if PLAIN:
         pytest.fail("this module is about the daemon; leave it out of a plain run")
     factory = VolumeFactory(volumes_base)
-    faults = volumes_base / f"faults-{request.param}"
-    faults.mkdir()
+    # One process may come to a mode for a second time: xdist hands tests on in any order.
+    faults = Path(tempfile.mkdtemp(prefix=f"faults-{request.param}-", dir=volumes_base))
     volume = factory(mode=request.param, environment={"VOLFS_TEST_FAULTS": str(faults)})
     volume.mount_by(Path(__file__).with_name("faulty_daemon.py"))
     yield volume, faults
