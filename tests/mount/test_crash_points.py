@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.volume import MODES
 from tests.soak import crashing
 from tests.soak.arenas import mounted
+from tests.soak.node import MODES
 from tests.soak.points import points
 
 _SHORT = (

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -90,6 +91,7 @@ class Volume:
         for path in (self.backing, self.mountpoint, self.cache_dir):
             path.mkdir(parents=True, exist_ok=True)
         self.pid = 0
+        self._announced = -1
 
     # -- life ------------------------------------------------------------------
 
@@ -103,26 +105,47 @@ class Volume:
         self.pid = int(self.status()["pid"])
         return self
 
-    def mount_by(self, program: Path, *more: str) -> Volume:
-        """Mount in the foreground of another program that takes the same arguments, e.g. a faulty daemon."""
-        command = [sys.executable, str(program), "mount", str(self.backing), str(self.mountpoint)]
+    def mount_by(self, program: Path | None = None, *more: str) -> Volume:
+        """Mount by the daemon alone: that of the command line, or a program that takes the same arguments."""
+        self.begin(program, *more)
+        return self.ready()
+
+    def begin(self, program: Path | None = None, *more: str) -> None:
+        """As `mount_by`, but do not wait: `ready` does."""
+        what = ["-m", "volfs"] if program is None else [str(program)]
+        self._announced, announces = os.pipe()
+        head = [sys.executable, *what, "mount", "--foreground", f"--ready-fd={announces}"]
         with (self.cache_dir / "volfs.log").open("ab") as log:
             process = subprocess.Popen(
-                [*command, *self._options(*more), "--foreground"],
+                [*head, *self._options(*more), str(self.backing), str(self.mountpoint)],
                 **self._surroundings(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                pass_fds=[announces],
             )
+        os.close(announces)
         self.pid = process.pid
         threading.Thread(target=process.wait, daemon=True).start()  # reaps it, whoever ends it
+
+    def ready(self) -> Volume:
+        """Wait until the daemon says that its mount is there, and it answers; if not, nothing stays."""
         try:
-            eventually(lambda: mounts.is_mounted(self.mountpoint), _START_S, "the mount", every=0.05)
+            said = b""
+            if select.select([self._announced], [], [], _START_S)[0]:
+                said = os.read(self._announced, 4096)
+            assert said == b"ready\n", f"no mount: {said.decode()}\n{self.log_tail()}"
             self.status()
         except BaseException:
             self.discard()
             raise
+        self._hear_no_more()
         return self
+
+    def _hear_no_more(self) -> None:
+        announced, self._announced = self._announced, -1
+        if announced >= 0:
+            os.close(announced)
 
     def unmount(self, *, timeout: float = 60) -> None:
         """Unmount by the command line: exit code 0, the daemon ended, nothing staged left in the backing."""
@@ -173,6 +196,7 @@ class Volume:
             os.kill(self.pid, signal.SIGKILL)
             forced.append(f"daemon {self.pid} was still running")
         self.pid = 0
+        self._hear_no_more()
         return forced
 
     def is_running(self) -> bool:

@@ -17,9 +17,9 @@ import traceback
 from pathlib import Path
 from typing import Final
 
-from tests.mount.volume import MODES
 from tests.soak import crashing, rounds
 from tests.soak.arena import Arena
+from tests.soak.node import MODES
 from tests.soak.points import points
 
 __all__ = ["main"]

@@ -276,12 +276,12 @@ class Arena:
 
     @contextmanager
     def fresh(self) -> Iterator[Node]:
-        """A mount with an empty cache directory, which knows nothing but the backing."""
+        """A mount with an empty cache directory, which knows nothing but the backing. It is not ready yet."""
         self._started += 1
         node = Node(self.base, self.backing, "cached", f"fresh-{self._started}")
         self.nodes.append(node)
         try:
-            node.start()
+            node.begin()
             yield node
             if node.terminate():
                 raise RoundFailed(f"{node.name}, which wrote nothing, left something in its journal")

@@ -25,12 +25,19 @@ _PASSAGES: Final = (2, 20)
 _FETCHES: Final = 0.15
 
 _OF_CACHE: Final = {"adopt", "evict", "index", "keep", "reconcile", "upload"}
+_OF_NETWORKS: Final = {"keep.files"}
 _OF_START: Final = {"reconcile", "recover"}
 
 
-def order(point: str, mode: str) -> tuple[bool, bool]:
+def order(point: str, mode: str) -> tuple[bool, bool, bool]:
     """Sorts modes by where a point is likely to be passed."""
-    return ("cached" in mode) is not (_part(point) in _OF_CACHE), "background" in mode
+    remote = mode.startswith("remote")
+    has_cache = remote or "cached" in mode
+    return (
+        has_cache is not (_part(point) in _OF_CACHE),
+        remote is not (point in _OF_NETWORKS),
+        "background" in mode,
+    )
 
 
 def _part(point: str) -> str:
@@ -97,10 +104,9 @@ def _compared(arena: Arena, node: Node, said: list[tuple[Job, Record]], *, died:
     """If it died, then by SIGKILL: it left no word. The next one must make it good, and stays."""
     if died and node.last_exit():
         raise RoundFailed(f"the daemon of {node.name} ended, but not by a kill")
-    rounds.restart(arena, node)
+    rounds.resume(arena, [node], said)
     if died:
         _check(node)
-    rounds.check(arena, said, [node], everything=False)
     return died
 
 

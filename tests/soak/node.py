@@ -14,12 +14,27 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.mount import mounts
-from tests.mount.volume import MODES, Volume, eventually
+from tests.mount.volume import MODES as VOLUME_MODES
+from tests.mount.volume import Volume, eventually
 
-__all__ = ["Node", "Owed"]
+__all__ = ["FRESHNESS_S", "MODES", "Node", "Owed"]
+
+#: How old an answer of a store over a network may be here.
+FRESHNESS_S: Final = 0.2
+
+_REMOTE: Final = ("--cache", "on", "--freshness", str(FRESHNESS_S), "--poll-interval", "1")
+
+#: How nodes are mounted: as volumes under test are, and as if over a network.
+MODES: Final = {
+    **VOLUME_MODES,
+    "remote": _REMOTE,
+    "remote-background": (*_REMOTE, "--commit", "background", "--commit-interval", "1"),
+}
 
 #: Smaller than the data that workers read, so that blocks are evicted all the time.
 _CACHE: Final = ("--cache-size", "24MiB")
+
+_DAEMON: Final = Path(__file__).with_name("daemon.py")
 
 #: Recovery, commits and all, on a busy machine. What is not done by then hangs.
 _SETTLE_S: Final = 30.0
@@ -33,7 +48,7 @@ class Owed(NamedTuple):
 
 
 class Node:
-    """See the module. `mode` is one of tests.mount.volume.MODES."""
+    """See the module. `mode` is one of `MODES`."""
 
     def __init__(self, base: Path, backing: Path, mode: str, name: str = "") -> None:
         self.name = name or mode
@@ -43,23 +58,30 @@ class Node:
         if "on" in options:
             options += _CACHE
         self.volume = Volume(base, tuple(options), self.name, backing)
+        self.volume.environment["VOLFS_SOAK_STORE"] = "remote" if self.is_remote else ""
         self.killed_s = 0.0
+
+    @property
+    def is_remote(self) -> bool:
+        return self.mode.startswith("remote")
 
     @property
     def mountpoint(self) -> Path:
         return self.volume.mountpoint
 
-    def start(self, crash_at: str = "", *, slow: bool = False) -> None:
-        """Mount, over a dead mount too. `crash_at`: the daemon shall die there. `slow`: its queue is long."""
+    def start(self, crash_at: str = "") -> None:
+        """Mount, over a dead mount too. `crash_at`: the daemon shall die there."""
+        self.begin(crash_at)
+        self.volume.ready()
+
+    def begin(self, crash_at: str = "", *, slow: bool = False) -> None:
+        """As `start`, but do not wait: `volume.ready` does. `slow`: its queue is long."""
         self.volume.environment.pop("VOLFS_CRASH_AT", None)
         if crash_at:
             self.volume.environment["VOLFS_CRASH_AT"] = crash_at
         self.killed_s = (self.killed_s or time.monotonic()) if crash_at else 0.0
-        if slow and "background" in self.mode:
-            mounts.detach(self.mountpoint)  # the dead one, which would be taken for the new one
-            self.volume.mount_by(Path(__file__).with_name("slow_daemon.py"))
-        else:
-            self.volume.mount()
+        self.volume.environment["VOLFS_SOAK_QUEUE"] = "slow" if slow and "background" in self.mode else ""
+        self.volume.begin(_DAEMON)
 
     def kill(self) -> None:
         """SIGKILL; from this moment on calls may fail."""

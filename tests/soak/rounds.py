@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import random
 import threading
-from pathlib import Path
 from typing import Final
 
 from tests.soak.arena import Arena, Job, RoundFailed
 from tests.soak.manifest import Record
-from tests.soak.node import Node
+from tests.soak.node import FRESHNESS_S, Node, Owed
 
-__all__ = ["KINDS", "check", "kind_of", "restart", "run"]
+__all__ = ["KINDS", "kind_of", "resume", "run"]
 
 #: What ends a daemon, and how often in ten rounds: `kill` one, `both` two nodes at once, `stop` by SIGTERM.
 KINDS: Final = {"kill": 7, "both": 2, "stop": 1}
@@ -49,10 +48,7 @@ def run(arena: Arena, number: int, kind: str, *, everything: bool) -> None:
         for node in ended:
             node.kill()
         arena.counts["kills"] += len(ended)
-    said = arena.finish()
-    for node in ended:
-        restart(arena, node)
-    check(arena, said, ended, everything=everything)
+    resume(arena, ended, arena.finish(), everything=everything)
     arena.counts["rounds"] += 1
 
 
@@ -64,31 +60,39 @@ def _stop(arena: Arena, node: Node) -> None:
     arena.counts["stops"] += 1
 
 
-def restart(arena: Arena, node: Node) -> None:
-    """The next daemon, and what it made of what the last one left."""
-    owed = node.owed()
-    arena.counts["dirty"] += owed.rows > owed.kept
-    arena.counts["entries"] += owed.rows - owed.kept
-    node.start(slow=arena.rng.random() < _SLOW_PART)
-    commit = node.volume.status()["commit"]
-    for count in ("recovered", "lost"):
-        arena.counts[count] += commit[count]
-    arena.counts["kept"] += node.owed().kept - owed.kept
-    if commit["lost"]:
-        raise RoundFailed(f"{node.name} says that bytes are lost")
-
-
-def check(arena: Arena, said: list[tuple[Job, Record]], ended: list[Node], *, everything: bool) -> None:
-    """Settle, then compare by every road; and that nothing lies about."""
-    for node in arena.nodes:
-        node.settle()
-    roads: dict[str, Path] = {"the backing": arena.backing}
-    roads |= {f"the mount {node.name}": node.mountpoint for node in ended}
+def resume(
+    arena: Arena, ended: list[Node], said: list[tuple[Job, Record]], *, everything: bool = False
+) -> None:
+    """The next daemons, and what they made of what the last ones left; compared by every road."""
+    owed = [node.owed() for node in ended]
+    arena.counts["dirty"] += sum(each.rows > each.kept for each in owed)
+    arena.counts["entries"] += sum(each.rows - each.kept for each in owed)
+    for node in ended:
+        node.begin(slow=arena.rng.random() < _SLOW_PART)
     with arena.fresh() as fresh:
-        arena.compare(said, {**roads, "an empty cache": fresh.mountpoint}, everything=everything)
+        for node in [*ended, fresh]:
+            node.volume.ready()
+        for node in arena.nodes:
+            node.settle()
+        for node, before in zip(ended, owed, strict=True):
+            _count(arena, node, before)
+        if any(node.is_remote for node in ended):
+            threading.Event().wait(FRESHNESS_S)  # what it was told while others settled may be as old (R1)
+        roads = {"the backing": arena.backing, "an empty cache": fresh.mountpoint}
+        roads |= {f"the mount {node.name}": node.mountpoint for node in ended}
+        arena.compare(said, roads, everything=everything)
     wrong = arena.leftovers()
     if wrong:
         raise RoundFailed("\n".join(wrong))
+
+
+def _count(arena: Arena, node: Node, before: Owed) -> None:
+    commit = node.volume.status()["commit"]
+    for count in ("recovered", "lost"):
+        arena.counts[count] += commit[count]
+    arena.counts["kept"] += node.owed().kept - before.kept
+    if commit["lost"]:
+        raise RoundFailed(f"{node.name} says that bytes are lost")
 
 
 def kind_of(rng: random.Random) -> str:

@@ -168,6 +168,7 @@ def _committed(file: File, staged: StagedFile, done: Published, path: bytes) -> 
     volume.queue.remove(node.number)
     for parent, _ in node.names:
         parent.touched_ns = 0
+        volume.outdate(parent)
     if file.reader is not None:  # of what the file was, kept while no name of it was known here
         file.reader.close()
         file.reader = None

@@ -227,7 +227,7 @@ class Files:
         if not (flags & os.O_EXCL and self._volume.policy.commit_at_close):
             return None
         placeholder = await self._volume.store.mknod(path, 0o100000 | mode, 0, owner)
-        parent.epoch += 1
+        self._volume.changed(parent)
         crash.point("create.taken")
         return placeholder
 

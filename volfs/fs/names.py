@@ -115,7 +115,7 @@ class Names:
 
     def made(self, parent: Node, name: bytes, st: Stat) -> Node:
         """We just made this name in the store."""
-        parent.epoch += 1
+        self._volume.changed(parent)
         node = self._tree.bind_new(parent, name, st)
         node.checked_s = trio.current_time()
         if node.is_dir:
@@ -148,7 +148,7 @@ class Names:
             if path is None:
                 raise NotFound("the file has no name any more")
             st = await self._store.link(path, new)
-            parent.epoch += 1
+            volume.changed(parent)
             self._tree.bind(parent, name, st)
             volume.settle(node, st)
             return node
@@ -177,7 +177,7 @@ class Names:
 
     def gone(self, parent: Node, name: bytes) -> None:
         """We took this name away."""
-        parent.epoch += 1
+        self._volume.changed(parent)
         node = parent.children.get(name)
         if node is None:
             return
@@ -185,6 +185,8 @@ class Names:
             parent.touched_ns = self._volume.now_ns()
         self._tree.unbind(parent, name)
         node.home = None
+        if node.names:
+            self._volume.outdate(node)  # it has a link less, and so another ctime
         self._volume.unnamed(node)
 
     async def rmdir(self, parent: Node, name: bytes) -> None:
@@ -212,10 +214,21 @@ class Names:
             for number in sorted(files):
                 await stack.enter_async_context(files[number].lock)
             file = losing.file if losing is not None else None
-            if losing is None or file is None or losing.stat.nlink < 2 or losing.pending or not file.owed:
+            if losing is None or file is None or not file.owed or not await self._has_more(losing):
                 return
             await stack.aclose()
             await file.commit(durable=False)
+
+    async def _has_more(self, node: Node) -> bool:
+        """Whether a file whose bytes are staged has names besides its first one, as of now."""
+        path = self._tree.path(node)
+        if node.pending or path is None:
+            return False
+        try:
+            st = await self._store.stat(path)
+        except NotFound:
+            return False
+        return st.nlink > 1 and st.identity == node.identity
 
     # -- rename ----------------------------------------------------------------
 
@@ -318,7 +331,7 @@ class Names:
             self.gone(new_parent, new_name)
         self._tree.move(node, parent, name, new_parent, new_name)
         for directory in (parent, new_parent):
-            directory.epoch += 1
+            self._volume.changed(directory)
             if node.pending:
                 directory.touched_ns = self._volume.now_ns()
 
@@ -347,8 +360,8 @@ class Names:
             old, new = self.reserve(parent, name), self.reserve(new_parent, new_name)
             await self._store.rename(old, new, RENAME_EXCHANGE)
             self._tree.exchange(node, parent, name, target, new_parent, new_name)
-            parent.epoch += 1
-            new_parent.epoch += 1
+            self._volume.changed(parent)
+            self._volume.changed(new_parent)
             for moved, path in ((node, new), (target, old)):
                 st = await self._stat_of_ours(path)
                 if st is not None:

@@ -65,6 +65,7 @@ class Node:
         "lookups",
         "names",
         "number",
+        "outdated_s",
         "stale_names",
         "stale_pages",
         "stat",
@@ -87,6 +88,8 @@ class Node:
         self.epoch = 0
         #: When the store was last asked (monotonic seconds).
         self.checked_s = float("-inf")
+        #: When a change of ours last gave it attributes that only the store knows: older answers are none.
+        self.outdated_s = float("-inf")
         #: The last lookup that found it: its ordinal, and the directory's number and name (see fs.retries).
         self.found: tuple[int, tuple[int, bytes]] | None = None
         #: The kernel may hold pages of an older version.

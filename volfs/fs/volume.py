@@ -179,7 +179,7 @@ class Volume:
             if path is None:
                 return await self._look_orphan(node)
             if not force and self.fresh(node):
-                return node.stat
+                return self.local_stat(node)
             epoch, asked_s = node.epoch, trio.current_time()
             st = await self.stat(path, node)
             if node.epoch != epoch or self.tree.path(node) != path:
@@ -201,7 +201,7 @@ class Volume:
 
     def fresh(self, node: Node) -> bool:
         """Whether the last answer of the store may be given again (R1). A local store is always asked."""
-        return trio.current_time() - node.checked_s < self.policy.freshness_s
+        return node.checked_s > max(node.outdated_s, trio.current_time() - self.policy.freshness_s)
 
     def local_stat(self, node: Node) -> Stat:
         """What this mount answers for the node without asking the store."""
@@ -255,6 +255,15 @@ class Volume:
         node.stat = st
         node.checked_s = trio.current_time()
         node.epoch += 1
+
+    def changed(self, directory: Node) -> None:
+        """A name in the directory came or went by our doing."""
+        directory.epoch += 1
+        self.outdate(directory)
+
+    def outdate(self, node: Node) -> None:
+        """A change of ours gave the node other attributes, which only the store knows: it is to be asked."""
+        node.outdated_s = trio.current_time()
 
     def lost(self, node: Node) -> bool:
         """The store has something else, or nothing, at the node's first name."""
@@ -347,7 +356,8 @@ class Volume:
                 # commit, which changes no content.
                 return self.policy.freshness_s
             # What is left of the freshness: the kernel's belief and ours must not add up.
-            return max(0.0, node.checked_s + self.policy.freshness_s - trio.current_time())
+            left_s = node.checked_s + self.policy.freshness_s - trio.current_time()
+            return max(0.0, left_s) if node.checked_s > node.outdated_s else 0.0
         if node.dirty or node.touched_ns:
             return 0.0
         if node.is_dir:
