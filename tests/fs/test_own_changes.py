@@ -99,3 +99,24 @@ async def test_what_is_staged_outlives_the_only_name_that_we_know(tmp_path: Path
         (beside,) = mount.root.glob("a.conflict-*")
         assert beside.read_bytes() == b"theirs and ours"
         assert (mount.root / "b").read_bytes() == b"theirs"
+
+
+@pytest.mark.parametrize("made", ["exclusive", "before"])
+async def test_what_replaces_a_file_is_committed_first(tmp_path: Path, made: str) -> None:
+    """W6: a crash right after the rename finds the new bytes, and not an empty or old file over a good one."""
+    async with remote(tmp_path) as mount:
+        (mount.root / "good").write_bytes(b"a good version")
+        await mount.number("good")
+        if made == "exclusive":
+            flags = os.O_WRONLY | os.O_EXCL
+            node, opened = await mount.vfs.create(ROOT, b"new", 0o644, flags, READER)
+            number, handle = node.number, opened.handle
+        else:
+            (mount.root / "new").write_bytes(b"old")
+            number = await mount.number("new")
+            handle = (await mount.vfs.open(number, os.O_WRONLY, READER)).handle
+        await mount.vfs.write(handle, 0, b"the new bytes")
+        await mount.vfs.rename(ROOT, b"new", ROOT, b"good", 0)
+        assert (mount.root / "good").read_bytes() == b"the new bytes"
+        await mount.vfs.flush(handle)
+        await mount.vfs.release(handle)

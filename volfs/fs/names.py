@@ -250,8 +250,9 @@ class Names:
             return
         if target is not None:
             self._may_replace(node, target, flags)
-            if node.pending and node.file is not None:
-                # A crash must find the old file or the new one: a commit point, as on ext4.
+            if node.dirty and node.file is not None:
+                # A crash must find the old file or the new one, and not what the new one was made from (an
+                # empty file that took its name, say): a commit point, as on ext4.
                 await node.file.commit(durable=True)
         if node.is_dir:
             async with self._volume.structure.alone():
