@@ -103,7 +103,7 @@ async def test_what_is_staged_outlives_the_only_name_that_we_know(tmp_path: Path
 
 @pytest.mark.parametrize("made", ["exclusive", "before"])
 async def test_what_replaces_a_file_is_committed_first(tmp_path: Path, made: str) -> None:
-    """W6: a crash right after the rename finds the new bytes, and not an empty or old file over a good one."""
+    """W6: a crash right after the rename finds the new bytes, and not an empty or old file in their place."""
     async with remote(tmp_path) as mount:
         (mount.root / "good").write_bytes(b"a good version")
         await mount.number("good")
