@@ -56,10 +56,11 @@ _INTERVAL_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """How a host is mounted."""
+    """How a host is mounted. `freshness_s` above 0: over a network, whose answers are believed so long."""
 
     commit_at_close: bool
     cached: bool
+    freshness_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,8 @@ class Host:
         self.name = name
         self.mode = mode
         self.conflicts = 0  # of earlier lives that ended well
+        #: By calling thread: the name that it is about to create, which volfs reads in the call itself.
+        self.creating: dict[int, bytes] = {}
         self._directory_path = base
         self._backing = backing
         self._changed = changed
@@ -189,7 +192,7 @@ class Host:
             policy=Policy(
                 commit_at_close=self.mode.commit_at_close,
                 commit_interval_s=_INTERVAL_S,
-                freshness_s=0.0,
+                freshness_s=self.mode.freshness_s,
                 poll_interval_s=_INTERVAL_S,
                 read_only=False,
                 store_timeout_s=None,
@@ -203,7 +206,7 @@ class Host:
             cache=self.cache,
             recovery=self.recovery,
         )
-        self.vfs = Vfs(self.volume, dict)
+        self.vfs = Vfs(self.volume, dict, lambda thread, name: self.creating.get(thread) == name)
         async with trio.open_nursery() as nursery:
             self._nursery = self.volume.tasks = nursery
             if self.cache is not None:

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import trio
 
+from tests.simulation.host import Host
 from tests.simulation.life import pause
 from volfs.errors import VolfsError
 from volfs.fs.vfs import Caller, Entry, Vfs
@@ -57,8 +58,9 @@ def _refuse(number: int) -> OSError:
 class Kernel:
     """See the module. One a life of a host."""
 
-    def __init__(self, vfs: Vfs) -> None:
-        self._vfs = vfs
+    def __init__(self, host: Host) -> None:
+        self._vfs: Vfs = host.vfs
+        self._creating = host.creating
         self._directories: defaultdict[int, trio.Lock] = defaultdict(trio.Lock)
         self._files: defaultdict[int, trio.Lock] = defaultdict(trio.Lock)
         self._renames = trio.Lock()
@@ -77,6 +79,7 @@ class Kernel:
                 if error.errno != errno.ESTALE or last:
                     raise OSError(error.errno, str(error)) from error
             finally:
+                self._creating.pop(caller.thread, None)
                 self._forget(walk.lookups)
         raise AssertionError
 
@@ -129,6 +132,7 @@ class Kernel:
             parent = await self._parent(walk, path)
             if flags & os.O_CREAT:
                 async with self._held(self._directories, parent):
+                    self._creating[walk.caller.thread] = path[-1].encode()
                     entry = await self._find(walk, parent, path[-1])
                     if entry is None:
                         entry, opened = await self._vfs.create(

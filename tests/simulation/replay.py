@@ -29,6 +29,8 @@ MODES = {
     "close-cached": Mode(commit_at_close=True, cached=True),
     "background": Mode(commit_at_close=False, cached=False),
     "background-cached": Mode(commit_at_close=False, cached=True),
+    "close-network": Mode(commit_at_close=True, cached=True, freshness_s=1.0),
+    "background-network": Mode(commit_at_close=False, cached=True, freshness_s=1.0),
 }
 
 

@@ -20,7 +20,7 @@ from tests.simulation.kernel import Path
 from tests.simulation.replay import MODES, run
 from tests.simulation.world import Operation
 
-_EXAMPLES = int(os.environ.get("VOLFS_SIMULATION_EXAMPLES", "100"))
+_EXAMPLES = int(os.environ.get("VOLFS_SIMULATION_EXAMPLES", "70"))
 
 #: Few, so that operations meet; `e` is not there at first.
 _FILES: list[Path] = [("a",), ("d", "a"), ("b",), ("e", "a")]

@@ -64,6 +64,7 @@ class World(Programs):
     planned: set[int] = field(default_factory=set)  # errnos of failures that were asked for
     failing: bool = False
     crashed: bool = False
+    actor: object = None  # the host that did the last step; None: somebody else, or several
     exact: Exact | None = None  # None: not known for sure
 
     def __post_init__(self) -> None:
@@ -81,13 +82,17 @@ class World(Programs):
     async def start(self) -> None:
         for host in self.hosts:
             await host.boot(self.nursery)
-        self.kernels = [Kernel(host.vfs) for host in self.hosts]
+        self.kernels = [Kernel(host) for host in self.hosts]
 
     # -- the frame of a step -------------------------------------------------------
 
     async def step(self, operation: Operation) -> None:
         """One operation, or several at once, and what must hold after it."""
         name, arguments = operation
+        actor = arguments[0] if name in KNOWN else None
+        if actor is None or actor != self.actor:
+            await self._let_age()
+        self.actor = actor
         with trio.fail_after(_STUCK_S):
             if name == "together":
                 self.exact = None
@@ -97,6 +102,11 @@ class World(Programs):
             else:
                 await self._alone(name, *arguments)
             await self._after()
+
+    async def _let_age(self) -> None:
+        """Wait until nobody believes any more what it was told before (R1)."""
+        if self.mode.freshness_s:
+            await trio.sleep(self.mode.freshness_s * 1.01)
 
     async def _one(self, operation: Operation) -> Answer:
         name, arguments = operation
@@ -162,7 +172,7 @@ class World(Programs):
         if not host.alive:
             await host.crash()
             await host.boot(self.nursery)
-        self.kernels[number] = Kernel(host.vfs)
+        self.kernels[number] = Kernel(host)
 
     async def outside(self, what: str, path: Path) -> None:
         self.outsider.do(what, path)
@@ -204,7 +214,7 @@ class World(Programs):
         await self._leave(host)
         await self.hosts[host].shut_down()
         await self.hosts[host].boot(self.nursery)
-        self.kernels[host] = Kernel(self.hosts[host].vfs)
+        self.kernels[host] = Kernel(self.hosts[host])
 
     async def _leave(self, host: int) -> None:
         """Programs end, which closes what they have open. Raises the first error after all were closed."""
@@ -249,6 +259,7 @@ class World(Programs):
         if self.exact is not None:
             assert self.oracle.seen == self.exact.seen()
         self.oracle.settled(open_files=bool(self.slots))
+        await self._let_age()
         for number in range(len(self.hosts)):
             await self._compare(number)
 
