@@ -111,9 +111,13 @@ def test_a_hanging_store(stack: Stack) -> None:
         thread.thread.join(3 * _STORE_TIMEOUT_S + 5)
     assert [thread for thread in threads if thread.thread.is_alive()] == []
     assert {thread.errno for thread in threads} == {errno.ETIMEDOUT}
-    assert stack.outer.status()["commit"]["waiting"] == 1
+    status = stack.outer.status()
+    assert status["commit"]["waiting"] == 1
+    assert status["store_away"] and status["stale_answers"] >= rounds
+    assert "does not answer" in stack.outer.volfs("status", str(mount)).stdout
     stack.go_on()
     eventually(lambda: stack.outer.status()["commit"]["waiting"] == 0, 35, "all is committed by itself")
+    assert not stack.outer.status()["store_away"]
     assert (store / "dirty").read_bytes() == b"written before"
     assert (mount / "dirty").read_bytes() == b"written before"
     assert not (other / "unknown0").exists()
