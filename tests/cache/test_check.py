@@ -365,7 +365,7 @@ def unreadable(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], Non
 
     def make(path: Path) -> None:
         def opened(name: object, *args: object, **more: object) -> int:
-            if name == path:
+            if name == str(path):
                 raise OSError(5, "Input/output error")
             return real(name, *args, **more)  # type: ignore[arg-type]
 

@@ -36,13 +36,13 @@ async def handed_out(cache: Cache, source: Source) -> CachedFile:
     return file
 
 
-def damage(path: Path, offset: int) -> None:
+def damage(path: str, offset: int) -> None:
     """Write into a sealed file, as nobody does by accident."""
-    path.chmod(0o600)
-    with path.open("r+b") as file:
+    os.chmod(path, 0o600)
+    with open(path, "r+b") as file:
         file.seek(offset)
         file.write(b"damage")
-    path.chmod(0o400)
+    os.chmod(path, 0o400)
 
 
 async def flood(cache: Cache, count: int = 20) -> None:
@@ -141,7 +141,7 @@ async def test_leased_file_stays_and_leaves_whole(tmp_path: Path) -> None:
         assert cache.used_bytes <= 24 * M
         file.detach()
         await flood(cache, 40)
-        assert not path.exists()
+        assert not os.path.exists(path)
         assert os.pread(opened, 11 * M, 0) == source.data
         os.close(opened)
 
@@ -208,7 +208,7 @@ async def test_damage_under_a_sealed_file(tmp_path: Path) -> None:
         cache.leases.end(file.local)
         again = await handed_out(cache, source)
         assert again.local.path != path
-        assert again.local.path.read_bytes() == source.data
+        assert Path(again.local.path).read_bytes() == source.data
         assert os.pread(opened, 4 * M, 0) == damaged
         again.detach()
         os.close(opened)
@@ -273,7 +273,7 @@ async def test_a_crash_before_the_index_heard_of_a_sealed_file(tmp_path: Path) -
     async with running(tmp_path) as cache:
         assert os.pread(opened, 4 * M, 0) == source.data
         again = await handed_out(cache, source)
-        assert again.local.path.read_bytes() == source.data
+        assert Path(again.local.path).read_bytes() == source.data
         assert os.pread(opened, 4 * M, 0) == source.data
         again.detach()
     os.close(opened)

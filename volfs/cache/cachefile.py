@@ -27,14 +27,14 @@ import errno
 import os
 import stat
 from collections.abc import Iterable
-from pathlib import Path
+from contextlib import suppress
 from typing import Final
 
 from volfs.cache.blocks import PAGE, sums_of
 from volfs.core.spans import BLOCK_BYTES, Extent, block_count, block_extent, blocks_of, cost_bytes
 from volfs.core.versions import Version
 
-__all__ = ["CacheFile", "is_sealed"]
+__all__ = ["CacheFile", "is_sealed", "remove"]
 
 #: The largest request of the kernel, and the rest of the blocks at its two ends. Every read that the page
 #: cache answers lands here and is replied from here: a fresh buffer costs as much as the copy itself.
@@ -100,7 +100,7 @@ class CacheFile:
         "whole_only",
     )
 
-    def __init__(self, id: int, version: Version, size: int, path: Path, *, saved: bool) -> None:  # noqa: A002
+    def __init__(self, id: int, version: Version, size: int, path: str, *, saved: bool) -> None:  # noqa: A002
         self.id = id
         self.version = version
         self.size = size
@@ -212,7 +212,7 @@ class CacheFile:
         if create and not self.sealed:
             flags |= os.O_CREAT
             if not self.made:
-                self.path.unlink(missing_ok=True)  # left by a daemon that was killed
+                remove(self.path)  # left by a daemon that was killed
                 flags |= os.O_EXCL
         fd = os.open(self.path, flags, _MODE)
         self.made = True
@@ -355,7 +355,13 @@ class CacheFile:
         return False
 
 
-def is_sealed(path: Path | str) -> bool:
+def remove(path: str) -> None:
+    """Take a local file away, if it is there."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def is_sealed(path: str) -> bool:
     """Whether the local file is one that was sealed; no error if there is none."""
     try:
         return not os.stat(path, follow_symlinks=False).st_mode & stat.S_IWUSR

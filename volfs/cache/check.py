@@ -293,7 +293,7 @@ class Check:
         except ValueError:
             return False
         shelf = self._shelf
-        if entry.is_dir or path_of(shelf.blocks, id_) != entry.path:
+        if entry.is_dir or path_of(shelf.blocks, id_) != str(entry.path):
             return False
         return id_ in shelf.hot or id_ in shelf.leaving or id_ in shelf.arriving or shelf.index.has(id_)
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from volfs import crash
 from volfs.cache.blocks import punch, sums_of, write_blocks
-from volfs.cache.cachefile import CacheFile
+from volfs.cache.cachefile import CacheFile, remove
 from volfs.cache.evict import DISK_FULL
 from volfs.cache.flight import Traffic
 from volfs.cache.shelf import Shelf
@@ -108,7 +108,7 @@ async def keep_files(traffic: Traffic, files: Sequence[tuple[Version, bytes]]) -
         crash.point("keep.files")
         for (version, data), (number, path, _), sums_ in zip(wanted, work, sums, strict=False):
             if not shelf.put(number, version, sums_, len(data), 0, new=True):
-                path.unlink(missing_ok=True)
+                remove(path)
     finally:
         for number, _, _ in work:
             del shelf.arriving[number]
@@ -120,7 +120,7 @@ async def keep_files(traffic: Traffic, files: Sequence[tuple[Version, bytes]]) -
         await traffic.room.renew(sum(costs[len(sums) :]))
 
 
-def _write_files(work: list[tuple[Path, bytes]]) -> tuple[list[list[int]], OSError | None]:
+def _write_files(work: list[tuple[str, bytes]]) -> tuple[list[list[int]], OSError | None]:
     """In a thread: the checksums of those that were written, in order, up to the first that could not be."""
     sums: list[list[int]] = []
     for path, data in work:
@@ -133,7 +133,7 @@ def _write_files(work: list[tuple[Path, bytes]]) -> tuple[list[list[int]], OSErr
                     view = view[os.write(fd, view) :]
                 sums.append(sums_of(memoryview(data)))
             except OSError:
-                path.unlink(missing_ok=True)
+                remove(path)
                 raise
             finally:
                 os.close(fd)
@@ -157,5 +157,5 @@ def place(shelf: Shelf, version: Version, size: int, staged: Path, sums: Iterabl
     finally:
         del shelf.arriving[number]
     if not placed:  # also if somebody reads bytes that were fetched again already
-        path.unlink(missing_ok=True)
+        remove(path)
     return placed

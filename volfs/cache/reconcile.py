@@ -33,9 +33,9 @@ _DAMAGED: Final = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_
 _FOLDERS: Final = 256
 
 
-def path_of(blocks: Path, id: int) -> Path:  # noqa: A002 - it is the column's name
-    """The cache file with this id."""
-    return Path(f"{blocks}/{id % _FOLDERS:02x}/{id:x}")  # each `/` would take as long as this
+def path_of(blocks: Path, id: int) -> str:  # noqa: A002 - it is the column's name
+    """The cache file with this id. No `Path`: making one takes longer than anything else about a new file."""
+    return f"{blocks}/{id % _FOLDERS:02x}/{id:x}"
 
 
 def open_index(directory: Path) -> Index:
@@ -105,7 +105,7 @@ def _row_of(rows: dict[int, Row], name: str, blocks: Path, path: str) -> Row | N
         row = rows.get(int(name, 16))
     except ValueError:
         return None
-    return row if row is not None and str(path_of(blocks, row.id)) == path else None
+    return row if row is not None and path_of(blocks, row.id) == path else None
 
 
 def _punch_gaps(index: Index, row: Row, path: str) -> int | None:

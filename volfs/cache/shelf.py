@@ -24,7 +24,7 @@ import trio
 
 from volfs import crash
 from volfs.cache.blocks import punch
-from volfs.cache.cachefile import CacheFile
+from volfs.cache.cachefile import CacheFile, remove
 from volfs.cache.index import Batch, Index, Row
 from volfs.cache.queues import Queues
 from volfs.cache.reconcile import path_of
@@ -58,7 +58,7 @@ class Shelf:
         self.blocks = blocks
         self.hot: dict[int, CacheFile] = {}
         self.leaving: dict[int, int] = {}  # id -> cost of files to be unlinked
-        self.arriving: dict[int, Path] = {}  # ids of files that are being made, and that nobody finds yet
+        self.arriving: dict[int, str] = {}  # ids of files that are being made, and that nobody finds yet
         self._versions: dict[Version, CacheFile] = {}
         self._dirty: dict[int, CacheFile] = {}
         self._flushing: set[int] = set()
@@ -118,7 +118,7 @@ class Shelf:
         self._next_id += 1
         return self._shelve(Row(self._next_id, version, size, 0, 0), saved=False)
 
-    def _shelve(self, row: Row, *, saved: bool, path: Path | None = None) -> CacheFile:
+    def _shelve(self, row: Row, *, saved: bool, path: str | None = None) -> CacheFile:
         file = CacheFile(row.id, row.version, row.size, path or path_of(self.blocks, row.id), saved=saved)
         self.queues.warmed(file, row)
         self.hot[row.id] = self._versions[row.version] = file
@@ -206,7 +206,7 @@ class Shelf:
             self.mark(file)
         self.settle(file)
 
-    def allot(self) -> tuple[int, Path]:
+    def allot(self) -> tuple[int, str]:
         """A number that no file has, and where its bytes go. The caller takes it from `arriving` again."""
         self._next_id += 1
         path = self.arriving[self._next_id] = path_of(self.blocks, self._next_id)
@@ -297,7 +297,7 @@ class Shelf:
     def _lose(self, file: CacheFile, error: Exception) -> None:
         log.warning("a cache file is lost; it will be fetched again", id=file.id, error=str(error))
         try:
-            file.path.unlink(missing_ok=True)
+            remove(file.path)
         except OSError:
             pass  # nothing is charged for it now; the next start after a crash removes it
         file.lose()
@@ -356,7 +356,7 @@ class Shelf:
             failure = error
         for id_ in batch.gone:
             try:
-                path_of(self.blocks, id_).unlink(missing_ok=True)
+                remove(path_of(self.blocks, id_))
             except OSError as error:
                 log.warning("a cache file cannot be removed", id=id_, error=str(error))
         return failure
