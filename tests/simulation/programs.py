@@ -62,8 +62,8 @@ class Programs:
     )
     #: Written and not acknowledged, by host and the inode's number there.
     pending: dict[tuple[int, int], list[Writing]] = field(init=False, default_factory=dict)
-    #: When the first program opened the file that wrote to it since its last commit: whoever writes later
-    #: goes on with the same base. Keys as above.
+    #: When the first program opened the file that made or wrote to it since its last commit: whoever writes
+    #: later goes on with the same base. Keys as above.
     since: dict[tuple[int, int], int] = field(init=False, default_factory=dict)
 
     # -- files ---------------------------------------------------------------------
@@ -111,7 +111,15 @@ class Programs:
         except BaseException:
             self.oracle.returned(deed)
             raise
+        node = self.hosts[host].volume.tree.by_number.get(descriptor.number)
+        if node is not None and node.dirty:
+            self._wrote(host, descriptor.number, deed.start)
         return _Open(host, life, path, how, deed.start, descriptor, deed)
+
+    def _wrote(self, host: int, number: int, opened: int) -> int:
+        """A program that opened the file then made or wrote to it; when the first of those did since."""
+        since = self.since[host, number] = min(opened, self.since.get((host, number), opened))
+        return since
 
     async def _put(self, file: _Open) -> None:
         host, kernel = self.hosts[file.host], self.kernels[file.host]
@@ -120,8 +128,8 @@ class Programs:
             file.deed.staged = self.oracle.tick()
             file.emptied = True
         key = file.host, file.descriptor.number
-        self.since[key] = min(file.at, self.since.get(key, file.at))
-        writing = self.oracle.writes(host.name, "/".join(file.path), self.since[key])
+        since = self._wrote(*key, file.at)
+        writing = self.oracle.writes(host.name, "/".join(file.path), since)
         await host.perform(partial(kernel.append, file.descriptor, record(writing.number)))
         self.pending.setdefault(key, []).append(writing)
 

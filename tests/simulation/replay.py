@@ -56,6 +56,8 @@ async def _run(base: Path, mode: Mode, operations: list[Operation], unexpected: 
             if unexpected:
                 raise unexpected[0]
         await world.finish()
+        if unexpected:
+            raise unexpected[0]
 
 
 def _first(error: BaseException) -> BaseException:
