@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import trio
 import trio.testing
 
 from tests.notifiers import Deaf
+from tests.store.fault_plan import Call
 from tests.store.faults import Faults, FaultStore
 from volfs.cache.fill import Cache
 from volfs.commit.journal import Journal
@@ -22,9 +24,24 @@ from volfs.fs.vfs import Caller, Entry, Vfs
 from volfs.fs.volume import Policy, Volume
 from volfs.store.directory import DirectoryStore
 
-__all__ = ["READER", "Remote", "remote", "until"]
+__all__ = ["READER", "Late", "Remote", "remote", "until"]
 
 READER = Caller(0, 0, 1)
+
+T = TypeVar("T")
+
+
+class Late:
+    """A fault: the call is made at once, and answered when it is let."""
+
+    def __init__(self) -> None:
+        self.made, self.let = trio.Event(), trio.Event()
+
+    async def around(self, call: Call[T]) -> T:
+        answer = await call.whole()
+        self.made.set()
+        await self.let.wait()
+        return answer
 
 
 async def until(condition: Callable[[], object]) -> None:

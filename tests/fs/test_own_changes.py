@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+import trio
 
-from tests.fs.remote import READER, Remote, remote
+from tests.fs.remote import READER, Late, Remote, remote
 from volfs.fs.tree import ROOT
 
 pytestmark = pytest.mark.trio
@@ -120,3 +121,34 @@ async def test_what_replaces_a_file_is_committed_first(tmp_path: Path, made: str
         assert (mount.root / "good").read_bytes() == b"the new bytes"
         await mount.vfs.flush(handle)
         await mount.vfs.release(handle)
+
+
+@pytest.mark.parametrize("made", ["file", "directory"])
+async def test_what_is_found_before_we_hear_that_we_made_it(tmp_path: Path, made: str) -> None:
+    """W1: who looks meanwhile (a fetch ahead, say) finds the same object, and not one that is gone."""
+    async with remote(tmp_path) as mount:
+        late = Late()
+        mount.faults.plan("mknod" if made == "file" else "mkdir", late)
+        numbers: list[int] = []
+
+        async def make() -> None:
+            if made == "file":
+                node, opened = await mount.vfs.create(ROOT, b"new", 0o644, os.O_WRONLY | os.O_EXCL, READER)
+                await mount.vfs.write(opened.handle, 0, b"ours")
+                await mount.vfs.flush(opened.handle)
+                await mount.vfs.release(opened.handle)
+            else:
+                node = await mount.vfs.mkdir(ROOT, b"new", 0o755, READER)
+            numbers.append(node.number)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(make)
+            await late.made.wait()
+            found = await mount.number("new")
+            if made == "file":
+                await put(mount, found, 0, b"their bytes")
+            late.let.set()
+        assert numbers == [found]
+        assert [path.name for path in mount.root.iterdir() if path.name != ".volfs"] == ["new"]
+        if made == "file":
+            assert (mount.root / "new").read_bytes() == b"oursr bytes"

@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 import trio
 
-from tests.fs.remote import READER, Remote, remote, until
+from tests.fs.remote import READER, Late, Remote, remote, until
 from tests.store.fault_plan import Call
 from volfs.core.order import FIRST_WINDOW, MOST_WINDOW
 from volfs.errors import StoreError
@@ -130,19 +130,6 @@ async def test_what_is_written_here_is_read_here(tmp_path: Path) -> None:
         assert (await mount.read(f"d/{names[3]}"))[:4] == b"ours"
 
 
-class _Late:
-    """The call is made at once, and answered when it is let."""
-
-    def __init__(self) -> None:
-        self.made, self.let = trio.Event(), trio.Event()
-
-    async def around(self, call: Call[T]) -> T:
-        answer = await call.whole()
-        self.made.set()
-        await self.let.wait()
-        return answer
-
-
 @pytest.mark.parametrize("change", ["unlink", "rename", "write"])
 async def test_our_change_outlives_an_older_answer(tmp_path: Path, change: str) -> None:
     """W1: what the store said before we changed a file is not believed after."""
@@ -150,7 +137,7 @@ async def test_our_change_outlives_an_older_answer(tmp_path: Path, change: str) 
         files = mount.make("d", 20)
         names = [name for name, _ in await mount.list("d")]
         ahead = names[3]
-        late = _Late()
+        late = Late()
         mount.faults.plan("fetch", late, where=lambda path: path == f"d/{ahead}".encode())
         for name in names[:3]:
             await mount.read(f"d/{name}")

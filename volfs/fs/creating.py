@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import enum
 import math
+import os
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
@@ -28,11 +29,13 @@ from typing import Final
 import structlog
 import trio
 
+from volfs import crash
 from volfs.errors import VolfsError
 from volfs.fs.tree import Node
 from volfs.fs.volume import Volume
+from volfs.store.base import Owner, Stat
 
-__all__ = ["Creations", "Free"]
+__all__ = ["Creations", "Free", "take_name"]
 
 log = structlog.get_logger(__name__)
 
@@ -71,6 +74,18 @@ class _Listed:
         self.busy = False
         self.since: set[bytes] = set()  # made here, and perhaps too late for the listing that is under way
         self.not_before = -math.inf
+
+
+async def take_name(
+    volume: Volume, parent: Node, path: bytes, mode: int, flags: int, owner: Owner
+) -> Stat | None:
+    """W10: O_EXCL has one winner among all nodes, so the name is taken in the store, as an empty file."""
+    if not (flags & os.O_EXCL and volume.policy.commit_at_close):
+        return None
+    placeholder = await volume.store.mknod(path, 0o100000 | mode, 0, owner)
+    volume.changed(parent)
+    crash.point("create.taken")
+    return placeholder
 
 
 class Creations:

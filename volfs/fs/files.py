@@ -20,10 +20,11 @@ import structlog
 import trio
 
 from volfs import crash
+from volfs.commit.staging import StagedFile
 from volfs.core.schedule import commit_at_flush, due_while_open
 from volfs.core.versions import ABSENT
 from volfs.errors import AlreadyExists, NotFound, StoreError, VersionChanged, VolfsError
-from volfs.fs.creating import Creations, Free
+from volfs.fs.creating import Creations, Free, take_name
 from volfs.fs.file import File
 from volfs.fs.handles import Handle, Opened
 from volfs.fs.names import Names
@@ -191,7 +192,7 @@ class Files:
             path = self._names.reserve(parent, name)
             if free is not None and name in parent.children:
                 raise VersionChanged("the name was taken meanwhile")
-            staged = volume.staging.create()
+            staged, before = volume.staging.create(), parent.children.get(name)
             try:
                 crash.point("create.staged")
                 staged.own(mode, owner, parent.stat)
@@ -202,34 +203,37 @@ class Files:
                 kept = goes_on and not flags & os.O_TRUNC
                 base = ABSENT if flags & os.O_EXCL or kept else None
                 volume.journal.add(staged.name, path, base, 0, staged.stat().number)
-                placeholder = await self._take_name(parent, path, mode, flags, owner)
-                if placeholder is not None:
+                placeholder = await take_name(volume, parent, path, mode, flags, owner)
+                found = self._names.found(parent, name, placeholder, before) if placeholder else None
+                if placeholder is not None and found is None:
                     volume.journal.rebase(staged.name, placeholder.version, placeholder.identity)
             except BaseException:
                 staged.discard()
                 volume.journal.remove(staged.name)
                 raise
             # no await from here
-            if placeholder is not None:
-                node = self._names.made(parent, name, placeholder)
-            else:
-                node = volume.tree.create(parent, name, staged.stat())
-                volume.siblings.grew(parent)
-                parent.touched_ns = volume.now_ns()
-            file = self._hold(node)
-            file.begin(staged, placeholder.version if placeholder is not None else base)
-            file.wrote(0)
-            self._creations.made(parent, name)
-        return node, self._opened(node, file, flags)
+            if found is None:
+                node = self._made(parent, name, staged, placeholder, before)
+                file = self._hold(node)
+                file.begin(staged, placeholder.version if placeholder is not None else base)
+                file.wrote(0)
+                return node, self._opened(node, file, flags)
+            staged.discard()
+            volume.journal.remove(staged.name)
+        return found, await self.open(found, flags, thread)
 
-    async def _take_name(self, parent: Node, path: bytes, mode: int, flags: int, owner: Owner) -> Stat | None:
-        """W10: O_EXCL has one winner among all nodes, so the name is taken in the store, as an empty file."""
-        if not (flags & os.O_EXCL and self._volume.policy.commit_at_close):
-            return None
-        placeholder = await self._volume.store.mknod(path, 0o100000 | mode, 0, owner)
-        self._volume.changed(parent)
-        crash.point("create.taken")
-        return placeholder
+    def _made(
+        self, parent: Node, name: bytes, staged: StagedFile, placeholder: Stat | None, before: Node | None
+    ) -> Node:
+        volume = self._volume
+        if placeholder is not None:
+            node = self._names.made(parent, name, placeholder, before)
+        else:
+            node = volume.tree.create(parent, name, staged.stat())
+            volume.siblings.grew(parent)
+            parent.touched_ns = volume.now_ns()
+        self._creations.made(parent, name)
+        return node
 
     def _refuse_at_the_end(self) -> None:
         """Once the daemon was told to end, it finishes what it has and takes nothing new."""

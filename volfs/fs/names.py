@@ -113,9 +113,23 @@ class Names:
             raise AlreadyExists("the name is taken")
         return path
 
-    def made(self, parent: Node, name: bytes, st: Stat) -> Node:
-        """We just made this name in the store."""
+    def found(self, parent: Node, name: bytes, st: Stat, before: Node | None) -> Node | None:
+        """The node of what we just made, if somebody found it before we heard that it was made.
+
+        `before`: who had the name until then; an object of the same identity that it
+        led to is gone. A file that was found may have been written, and so be another object by now.
+        """
+        child = parent.children.get(name)
+        if child is None or child is before:
+            return None
+        return child if child.identity == st.identity or (child.is_file and st.is_file) else None
+
+    def made(self, parent: Node, name: bytes, st: Stat, before: Node | None) -> Node:
+        """We just made this name in the store; `before` as in `found`."""
+        node = self.found(parent, name, st, before)
         self._volume.changed(parent)
+        if node is not None:
+            return node
         node = self._tree.bind_new(parent, name, st)
         node.checked_s = trio.current_time()
         if node.is_dir:
@@ -124,18 +138,18 @@ class Names:
 
     async def mkdir(self, parent: Node, name: bytes, mode: int, owner: Owner) -> Node:
         async with self._volume.structure.shared():
-            st = await self._store.mkdir(self.free(parent, name), mode, owner)
-            return self.made(parent, name, st)
+            path, before = self.free(parent, name), parent.children.get(name)
+            return self.made(parent, name, await self._store.mkdir(path, mode, owner), before)
 
     async def mknod(self, parent: Node, name: bytes, mode: int, rdev: int, owner: Owner) -> Node:
         async with self._volume.structure.shared():
-            st = await self._store.mknod(self.free(parent, name), mode, rdev, owner)
-            return self.made(parent, name, st)
+            path, before = self.free(parent, name), parent.children.get(name)
+            return self.made(parent, name, await self._store.mknod(path, mode, rdev, owner), before)
 
     async def symlink(self, parent: Node, name: bytes, target: bytes, owner: Owner) -> Node:
         async with self._volume.structure.shared():
-            st = await self._store.symlink(self.free(parent, name), target, owner)
-            return self.made(parent, name, st)
+            path, before = self.free(parent, name), parent.children.get(name)
+            return self.made(parent, name, await self._store.symlink(path, target, owner), before)
 
     async def link(self, node: Node, parent: Node, name: bytes) -> Node:
         """A second name. What is staged is committed first: the link must be of the same object (W11)."""
