@@ -29,10 +29,8 @@ from __future__ import annotations
 import fcntl
 import math
 import os
-import resource
 import signal
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -51,6 +49,7 @@ from volfs.commit.room import WriteRoom
 from volfs.commit.staging import Staging
 from volfs.config import MountConfig
 from volfs.errors import SetupError
+from volfs.fs.descriptors import raise_limit
 from volfs.fs.tree import KNOWN_AHEAD, REMEMBERED, Node, Tree
 from volfs.fs.vfs import Vfs
 from volfs.fs.volume import Policy, Volume
@@ -89,19 +88,12 @@ _TIDY_S = 5.0
 def run(config: MountConfig, ready: Callable[[], None]) -> int:
     """Mount and serve until unmounted or told to end; the exit code. SetupError if it cannot start."""
     os.umask(0)  # the kernel applied the caller's; ours must not be added
-    _raise_descriptor_limit()
+    raise_limit()
     lock = _lock(config.cache_dir)
     try:
         return trio.run(_Daemon(config, ready).run)
     finally:
         os.close(lock)
-
-
-def _raise_descriptor_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _lock(cache_dir: Path) -> int:

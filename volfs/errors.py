@@ -139,4 +139,6 @@ _BY_ERRNO: dict[int, type[StoreError]] = {
 def from_os_error(error: OSError) -> StoreError:
     """The StoreError for a failed system call. Raise it with `from error`."""
     number = error.errno or _errno.EIO
+    if number == _errno.EMFILE:
+        number = _errno.ENFILE  # the daemon's table is full; EMFILE would blame the caller's
     return _BY_ERRNO.get(number, StoreError)(str(error), errno=number)

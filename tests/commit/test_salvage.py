@@ -6,12 +6,13 @@ import glob
 import os
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.wal import end_of_records, leaf_with
-from volfs.commit.journal import Entry, Journal, State
+from volfs.commit.journal import Entry, Journal, Renaming, State
 from volfs.commit.salvage import set_aside, torn_tail
 from volfs.core.versions import Version
 
@@ -195,3 +196,21 @@ def test_a_damaged_journal_of_format_1(tmp_path: Path) -> None:
     assert damaged
     assert len(found) > 100
     assert all(one.rewritten for one in found)
+
+
+def test_format_3_is_taken_over(tmp_path: Path) -> None:
+    """It knew no renames: they can be noted now, and its rows follow them."""
+    journal = Journal(tmp_path / "journal")
+    journal.add("name", b"d/f", None, 0, 1)
+    journal.close()
+    with closing(sqlite3.connect(tmp_path / "journal")) as db:
+        db.executescript("DROP TABLE renaming; PRAGMA user_version=3;")
+    journal = Journal(tmp_path / "journal")
+    assert journal.renamings() == []
+    rename = Renaming(b"d", b"e", b"identity")
+    with journal.renaming(rename):
+        assert journal.renamings() == [rename]
+    journal.renamed(rename)
+    assert [entry.path for entry in journal.entries()] == [b"e/f"]
+    assert journal.renamings() == []
+    journal.close()

@@ -5,7 +5,8 @@ It does not hold bytes, and it does not decide what a row means after a crash
 
 *Invariants:* a row exists before the first byte of its staged file is written,
 and is deleted only after the file was; so a staged file without a row means that
-a row was lost. `path` follows renames, of the file and of directories above it.
+a row was lost. `path` follows renames, of the file and of directories above it; a
+rename that is under way in the store is noted before, and off in the step in which the rows follow.
 
 *Concurrency:* used from the trio thread only; no statement waits for anything
 but the local disk. WAL without an fsync for each transaction: rows must survive
@@ -19,6 +20,8 @@ import enum
 import errno
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,13 +32,24 @@ from volfs.core.versions import Version
 from volfs.errors import StoreError
 from volfs.telemetry import get_logger
 
-__all__ = ["Entry", "Journal", "State"]
+__all__ = ["Entry", "Journal", "Renaming", "State"]
 
 log = get_logger(__name__)
 
-_FORMAT = 3
+_FORMAT = 4
 
-_SCHEMA = """
+_RENAMING = """
+-- Renames that the store is being told to do. After a crash nobody but the store knows which were done.
+CREATE TABLE renaming (
+    old      BLOB NOT NULL,
+    new      BLOB NOT NULL,
+    identity BLOB NOT NULL,    -- of the object that was at `old`: if it is at `new`, it was done
+    exchange INTEGER NOT NULL, -- 1: what was at `new` is at `old` then
+    PRIMARY KEY (old, new)
+) WITHOUT ROWID;
+"""
+
+_SCHEMA = f"""
 -- One staged file. The table is the record of what this mount owes the store.
 CREATE TABLE staged (
     name      TEXT PRIMARY KEY,  -- of the file in the staging directory
@@ -53,6 +67,7 @@ CREATE TABLE staged (
     trace     TEXT NOT NULL DEFAULT ''  -- of the copy that `showing` speaks of: the store tells by it what
                                  -- came out of an exchange; '': nothing can
 ) WITHOUT ROWID;
+{_RENAMING}
 """
 
 #: 512 KiB each of table and log: some thousands of rows, and more than the pages that a transaction changes.
@@ -75,8 +90,15 @@ PRAGMA user_version=3;
 COMMIT;
 """
 
+_FROM_3 = f"BEGIN; {_RENAMING} PRAGMA user_version=4; COMMIT;"
+
 #: By the format that a journal has.
-_CHANGES = {0: f"BEGIN; {_SCHEMA} PRAGMA user_version={_FORMAT}; COMMIT;", 1: _FROM_1 + _FROM_2, 2: _FROM_2}
+_CHANGES = {
+    0: f"BEGIN; {_SCHEMA} PRAGMA user_version={_FORMAT}; COMMIT;",
+    1: _FROM_1 + _FROM_2 + _FROM_3,
+    2: _FROM_2 + _FROM_3,
+    3: _FROM_3,
+}
 
 _COLUMNS = "name, path, base, identity, existing, rewritten, state, showing, number, created, trace"
 _MARKS = ", ".join("?" * 11)
@@ -111,6 +133,16 @@ class Entry:
     def is_append(self) -> bool:
         """Whether it is its base with more at the end, so that it may be committed unacknowledged (W6)."""
         return self.base is not None and self.existing > 0 and not self.rewritten
+
+
+@dataclass(frozen=True, slots=True)
+class Renaming:
+    """A rename of what has `identity`, from the path `old` to `new`; or the two are exchanged."""
+
+    old: bytes
+    new: bytes
+    identity: bytes
+    exchange: bool = False
 
 
 class Journal:
@@ -239,6 +271,50 @@ class Journal:
             "UPDATE staged SET path = CAST(? || substr(path, ?) AS BLOB) WHERE substr(path, 1, ?) = ?",
             (new + b"/", len(old) + 2, len(old) + 1, old + b"/"),
         )
+
+    @contextmanager
+    def renaming(self, rename: Renaming, wanted: bool = True) -> Iterator[None]:
+        """While the store is told. Until `renamed`, or an error, only it knows whether it was done.
+
+        `wanted`: rows may have to follow.
+        """
+        if wanted:
+            values = (rename.old, rename.new, rename.identity, rename.exchange)
+            self._execute("INSERT OR REPLACE INTO renaming VALUES (?, ?, ?, ?)", values)
+        try:
+            yield
+        except BaseException:
+            if wanted:
+                self.not_renamed(rename)
+            raise
+
+    def renamed(self, rename: Renaming) -> None:
+        """It was done: what belongs to the one path, or below it, belongs to the other one from now on."""
+        old, new = rename.old, rename.new
+        self._execute("BEGIN")
+        try:
+            if rename.exchange:
+                aside = old + b"/\0exchange"  # no name may hold a NUL, so nothing else is there
+                self.move_tree(new, aside)
+                self.move_tree(old, new)
+                self.move_tree(new + b"/\0exchange", old)
+            else:
+                self._execute("UPDATE staged SET path = ? WHERE path = ?", (new, old))
+                self.move_tree(old, new)
+            self.not_renamed(rename)
+            self._execute("COMMIT")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+
+    def not_renamed(self, rename: Renaming) -> None:
+        """It was not done."""
+        self._execute("DELETE FROM renaming WHERE old = ? AND new = ?", (rename.old, rename.new))
+
+    def renamings(self) -> list[Renaming]:
+        """Those of which this is not known."""
+        rows = self._execute("SELECT old, new, identity, exchange FROM renaming")
+        return [Renaming(old, new, identity, bool(exchange)) for old, new, identity, exchange in rows]
 
     def remove(self, name: str) -> None:
         self._execute("DELETE FROM staged WHERE name = ?", (name,))

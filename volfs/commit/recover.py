@@ -3,7 +3,8 @@
 It runs on rows that no node stands behind: once when the daemon starts, and for
 what failed then, again and again. It deletes nothing that a row names unless
 its bytes are in the store or its name was taken away, and no file without a row.
-What others lost to a commit that the crash interrupted is kept first (W7e); the
+Renames that the crash interrupted are looked up before anything else, because rows
+must follow them. What others lost to a commit that it interrupted is kept then (W7e); the
 copies that the earlier mount left in the store go when no row tells of any more.
 
 *Concurrency:* up to AT_ONCE rows at a time, a row by one task. The row is read
@@ -21,7 +22,7 @@ from functools import partial
 import structlog
 import trio
 
-from volfs.commit.journal import Entry, Journal, State
+from volfs.commit.journal import Entry, Journal, Renaming, State
 from volfs.commit.publish import publish
 from volfs.commit.staging import StagedFile, Staging
 from volfs.core.schedule import backoff_s
@@ -54,6 +55,7 @@ class Recovery:
     #: Set once each row was tried.
     tried: trio.Event = field(default_factory=trio.Event)
     _owed: set[str] = field(default_factory=set)  # rows of the earlier mount that were not settled yet
+    _renames: list[Renaming] = field(default_factory=list)  # of which only the store knows
     _traces: dict[str, Entry] = field(default_factory=dict)  # of them, those whose exchange nobody looked at
     _cleared: bool = False  # of copies
 
@@ -67,12 +69,18 @@ class Recovery:
         if not self.tried.is_set():
             await self.start()
         failures = 0
-        while self.waiting or not self._cleared:
+        while self.waiting or self._renames or not self._cleared:
             failures += 1
             await trio.sleep(backoff_s(failures, random.random()))
-            await self._each(self._keep_left, list(self._traces))
-            await self._clear_copies()
-            await self._each(self._guarded, sorted(self._owed))
+            await self._once(sorted(self._owed))
+
+    async def _once(self, names: list[str]) -> None:
+        await self._follow_renames()
+        if self._renames:
+            return  # no row has its right path for sure
+        await self._each(self._keep_left, list(self._traces))
+        await self._clear_copies()
+        await self._each(self._guarded, names)
 
     async def start(self) -> None:
         """Sort what there is, and try each row once (W6)."""
@@ -82,9 +90,8 @@ class Recovery:
         self.kept += len(kept)
         self._owed = {entry.name for entry in entries} - {entry.name for entry in kept}
         self._traces = {entry.name: entry for entry in entries if entry.trace}
-        await self._each(self._keep_left, list(self._traces))
-        await self._clear_copies()
-        await self._each(self._guarded, [entry.name for entry in entries if entry.name in self._owed])
+        self._renames = self.journal.renamings()
+        await self._once([entry.name for entry in entries if entry.name in self._owed])
         self.tried.set()
         if entries:
             log.warning(
@@ -124,6 +131,29 @@ class Recovery:
         async with trio.open_nursery() as nursery:
             for name in names:
                 nursery.start_soon(one, name)
+
+    async def _follow_renames(self) -> None:
+        """Let the rows have the paths that a rename gave them, if it was done."""
+        for rename in list(self._renames):
+            try:
+                st = await self._current(rename.new)
+                if st is not None and st.identity == rename.identity:
+                    self._follow(rename, st)
+                else:
+                    self.journal.not_renamed(rename)
+            except VolfsError as error:
+                self._failed("a rename", error)
+            else:
+                self._renames.remove(rename)
+
+    def _follow(self, rename: Renaming, st: Stat) -> None:
+        for entry in self.journal.entries() if not rename.exchange else ():
+            if entry.path == rename.new and entry.state in (State.OPEN, State.CLOSED):
+                self.journal.drop_name(entry.name)  # it was replaced
+            elif entry.path == rename.old and entry.base and self.store.is_moved(st, entry.base):
+                self.journal.rebase(entry.name, st.version)
+        self.journal.renamed(rename)
+        log.warning("a rename that a crash interrupted was done", old=rename.old, new=rename.new)
 
     async def _keep_left(self, name: str) -> None:
         """Keep the version of others that the crash left in our hands, if there is one."""

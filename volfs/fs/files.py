@@ -25,6 +25,7 @@ from volfs.core.schedule import commit_at_flush, due_while_open
 from volfs.core.versions import ABSENT
 from volfs.errors import AlreadyExists, NotFound, StoreError, VersionChanged, VolfsError
 from volfs.fs.creating import Creations, Free, take_name
+from volfs.fs.descriptors import refuse_if_scarce
 from volfs.fs.file import File
 from volfs.fs.handles import Handle, Opened
 from volfs.fs.names import Names
@@ -56,14 +57,13 @@ class Files:
 
     async def open(self, node: Node, flags: int, thread: int) -> Opened:
         """Open a known file. VersionChanged makes the kernel look the path up again and come back, once."""
-        volume = self._volume
-        second = volume.second_tries.take(thread, node)
+        volume, second = self._volume, self._volume.second_tries.take(thread, node)
         if not node.is_file:
             raise StoreError("not a regular file", errno=errno.EISDIR if node.is_dir else errno.ENXIO)
         writes = flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC
         if writes and self._volume.policy.read_only:
             raise StoreError("the volume is mounted read-only", errno=errno.EROFS)
-        self._refuse_at_the_end()
+        self._refuse_if_need_be()
         names = list(node.names)
         file = self._hold(node)
         try:
@@ -175,7 +175,7 @@ class Files:
         self, parent: Node, name: bytes, mode: int, flags: int, owner: Owner, thread: int
     ) -> tuple[Node, Opened]:
         volume = self._volume
-        self._refuse_at_the_end()
+        self._refuse_if_need_be()
         path = self._names.reserve(parent, name)
         free = self._creations.free(parent, name, thread)
         if free is None:
@@ -235,8 +235,9 @@ class Files:
         self._creations.made(parent, name)
         return node
 
-    def _refuse_at_the_end(self) -> None:
+    def _refuse_if_need_be(self) -> None:
         """Once the daemon was told to end, it finishes what it has and takes nothing new."""
+        refuse_if_scarce()
         if self._volume.ending:
             raise StoreError("the mount is being taken away", errno=errno.ESHUTDOWN)
 

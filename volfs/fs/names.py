@@ -19,6 +19,7 @@ import structlog
 import trio
 
 from volfs import crash
+from volfs.commit.journal import Renaming
 from volfs.errors import AlreadyExists, NotFound, NotPermitted, StoreError
 from volfs.fs.tree import ROOT, Node, join
 from volfs.fs.volume import Volume
@@ -302,8 +303,11 @@ class Names:
         if target is not None and target.file is not None:
             await target.file.pin()
         before, after = await self._in_store(node, old), None
+        rename = Renaming(old, new, node.identity or b"")
         if before is not None:
-            await self._store.rename(old, new, flags)
+            with self._volume.journal.renaming(rename, node.is_dir or node.dirty):
+                crash.point("rename.noted")
+                await self._store.rename(old, new, flags)
             crash.point("rename.moved")
             after = await self._stat_of_ours(new)
             if node.dirty:
@@ -315,9 +319,11 @@ class Names:
             for child in list(target.children) if target is not None else ():
                 assert target is not None
                 self._tree.unbind(target, child)
-            self._volume.journal.move_tree(old, new)
+            self._volume.journal.renamed(rename)
         elif node.dirty:
             assert node.file is not None and node.file.staged is not None
+            if before is not None:
+                self._volume.journal.renamed(rename)
             self._volume.journal.move(node.file.staged.name, self._tree.path(node) or new)
 
     async def _stat_of_ours(self, path: bytes) -> Stat | None:
@@ -373,7 +379,10 @@ class Names:
                 await each.file.commit(durable=False)
         async with self._volume.structure.alone():
             old, new = self.reserve(parent, name), self.reserve(new_parent, new_name)
-            await self._store.rename(old, new, RENAME_EXCHANGE)
+            rename = Renaming(old, new, node.identity or b"", exchange=True)
+            with self._volume.journal.renaming(rename, node.is_dir or target.is_dir):
+                await self._store.rename(old, new, RENAME_EXCHANGE)
+            crash.point("rename.exchanged")
             self._tree.exchange(node, parent, name, target, new_parent, new_name)
             self._volume.changed(parent)
             self._volume.changed(new_parent)
@@ -382,12 +391,4 @@ class Names:
                 if st is not None:
                     self._volume.settle(moved, st)
             if node.is_dir or target.is_dir:
-                self._swap_below(old, new)
-
-    def _swap_below(self, old: bytes, new: bytes) -> None:
-        """Staged files below two exchanged directories: three moves, as with any swap."""
-        journal = self._volume.journal
-        aside = old + b"/\0exchange"  # no name may hold a NUL, so nothing else is there
-        journal.move_tree(new, aside)
-        journal.move_tree(old, new)
-        journal.move_tree(new + b"/\0exchange", old)
+                self._volume.journal.renamed(rename)
