@@ -58,10 +58,11 @@ class Exact:
     def save(self, number: int, host: int, path: Path, how: str) -> None:
         handle = self._opened(path, how)
         self._put(handle, how, number, first=True)
-        # No close commits while others on the host have the file open for writing (W3a).
-        others = (
-            key for key, (other, _) in self._open.items() if key[0] == host and other.file is handle.file
-        )
+        self._not_last(host, handle.file)
+
+    def _not_last(self, host: int, file: File) -> None:
+        """Nothing that closes commits while others on the host have the file open for writing (W3a)."""
+        others = (key for key, (other, _) in self._open.items() if key[0] == host and other.file is file)
         self._unsure.update(others)
 
     def open(self, number: int, host: int, slot: int, path: Path, how: str) -> None:
@@ -101,6 +102,7 @@ class Exact:
 
     def truncate(self, number: int, host: int, path: Path) -> None:
         self._model.truncate(path, 0)
+        self._not_last(host, self._model.file(path))
 
     def unlink(self, number: int, host: int, path: Path) -> None:
         self._model.unlink(path)
