@@ -46,9 +46,11 @@ async def test_limit_with_files_held_open(tmp_path: Path) -> None:
             assert bytes(await file.read(0, 2 * M, source)) == source.data
             await settled(cache)
             assert allocated(tmp_path) <= cache.used_bytes <= 6 * M
-        # How much goes at once depends on what is being written just then: not most of it.
-        assert cache.used_bytes >= 3 * M
-        assert files[-1].complete
+        with trio.fail_after(20):
+            while not files[-1].complete:  # what found no room while others were being read
+                assert bytes(await files[-1].read(0, 2 * M, sources[-1])) == sources[-1].data
+                await settled(cache)
+        assert 2 * M <= cache.used_bytes <= 6 * M
         assert not files[0].complete
         for file, source in zip(files, sources, strict=True):
             assert bytes(await file.read(0, 2 * M, source)) == source.data
