@@ -207,8 +207,8 @@ class _Writing:
             self._kept = self._written
             self._appends = self._op.how != "patch"
         elif step.do in ("unlink", "rename"):
-            if step.do == "rename" and self._kept is None and step.name in self._tree:
-                # A new file that takes the place of another one is committed as it is (W8).
+            if step.do == "rename" and step.name in self._tree:
+                # A file that takes the place of another one is committed as it is (W8).
                 self._kept = self._written
                 self._appends = self._op.how != "patch"
             self._names.discard(self._name)

@@ -98,6 +98,23 @@ def test_a_rename_of_an_open_file() -> None:
     assert difference({"g": OLD.data}, after) and difference({}, after) and difference({"f": NEW.data}, after)
 
 
+def test_a_rename_of_a_file_that_is_rewritten() -> None:
+    """W8: that it was there before makes no difference: what replaces another file has the new bytes."""
+    known = ledger(f=b"before", g=OLD.data)
+    op = write("replace", NEW, Step("rename", name="g"), MORE)
+    during, after = known.worlds(op, 1), known.worlds(op, 2)
+    possible: list[Tree] = [
+        {"f": b"before", "g": OLD.data},
+        {"f": NEW.data, "g": OLD.data},
+        {"g": NEW.data},
+    ]
+    for found in possible:
+        assert difference(found, during) == []
+    assert difference({"g": b"before"}, during) and difference({"g": b""}, during)
+    assert difference({"g": NEW.data}, after) == []
+    assert difference({"g": b"before"}, after) and difference({"g": OLD.data}, after)
+
+
 def test_names_of_one_file() -> None:
     """All names of a file show the same bytes."""
     known = ledger(f=OLD.data)
