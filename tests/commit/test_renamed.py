@@ -10,7 +10,7 @@ import pytest
 import trio.testing
 
 from tests.commit.conftest import Bench
-from volfs.commit.journal import Renaming
+from volfs.commit.journal import Renaming, State
 from volfs.commit.recover import Recovery
 from volfs.errors import StoreError
 
@@ -19,8 +19,7 @@ def interrupted(bench: Bench, old: str, new: str, *, done: bool, exchange: bool 
     """What a daemon leaves that was killed before the store had renamed, or right after."""
     identity = bench.store._stat(old.encode()).identity
     rename = Renaming(old.encode(), new.encode(), identity, exchange)
-    with bench.journal.renaming(rename):
-        pass
+    bench.journal.note(rename)
     if not done:
         return
     if exchange:
@@ -107,8 +106,45 @@ async def test_nothing_is_committed_before_the_store_has_said_which(
     assert files(bench) == {"e/new": b"new"}
 
 
-async def test_a_rename_that_failed_is_forgotten(bench: Bench) -> None:
+def test_a_rename_that_failed_is_forgotten(bench: Bench) -> None:
     """An error of the store is not a crash: the rows stay where they are."""
-    with suppress(OSError), bench.journal.renaming(Renaming(b"d", b"e", b"identity")):
+    bench.left(b"d/f", b"bytes")
+    with suppress(OSError), bench.journal.renaming(Renaming(b"d", b"e", b"identity"), True):
         raise OSError(errno.EACCES, "Permission denied")
     assert bench.journal.renamings() == []
+    assert [entry.path for entry in bench.journal.entries()] == [b"d/f"]
+
+
+def test_an_error_after_the_rename_does_not_undo_it(bench: Bench) -> None:
+    """What fails once the store has done it leaves the rows where the store has the files."""
+    bench.left(b"d/f", b"bytes")
+    with suppress(OSError), bench.journal.renaming(Renaming(b"d", b"e", b"identity"), True) as has_done:
+        has_done()
+        raise OSError(errno.EIO, "Input/output error")
+    assert bench.journal.renamings() == []
+    assert [entry.path for entry in bench.journal.entries()] == [b"e/f"]
+
+
+def test_no_later_row_is_taken_for_an_earlier_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W6: a rename whose end could not be written down is settled before the next row comes, or a file that
+    got one of the two names since would follow it, or go as what it replaced.
+    """
+    journal = bench.journal
+    bench.left(b"f", b"moved")
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "renamed", _refuse)
+        with journal.renaming(Renaming(b"f", b"g", b"identity"), True) as has_done:
+            has_done()
+        assert journal.renamings() != []
+        with pytest.raises(StoreError):
+            bench.left(b"f", b"too early")
+    journal.close_file(bench.left(b"f", b"made later"))
+    assert journal.renamings() == []
+    assert sorted((entry.path, entry.state) for entry in journal.entries() if entry.path) == [
+        (b"f", State.CLOSED),
+        (b"g", State.OPEN),
+    ]
+
+
+def _refuse(rename: Renaming) -> None:
+    raise StoreError("the journal cannot be written", errno=errno.EIO)

@@ -208,9 +208,9 @@ def test_format_3_is_taken_over(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     assert journal.renamings() == []
     rename = Renaming(b"d", b"e", b"identity")
-    with journal.renaming(rename):
+    with journal.renaming(rename, True) as has_done:
         assert journal.renamings() == [rename]
-    journal.renamed(rename)
+        has_done()
     assert [entry.path for entry in journal.entries()] == [b"e/f"]
     assert journal.renamings() == []
     journal.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import resource
 import subprocess
@@ -11,10 +12,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.fs.remote import READER, remote
 from tests.mount.volume import REPOSITORY
 from volfs.errors import StoreError, from_os_error
+from volfs.fs import descriptors
 from volfs.fs.tree import ROOT
 
 _MORE = 200
@@ -34,8 +37,11 @@ async def _for_ever(do: Callable[[], Awaitable[None]]) -> None:
         await do()
 
 
-async def test_opens_leave_some_for_others(tmp_path: Path, few: None) -> None:
+async def test_opens_leave_some_for_others(
+    tmp_path: Path, few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """B5: too many open files are ENFILE for the next open; all else goes on, and so do opens later."""
+    monkeypatch.setattr(descriptors, "_said_s", -math.inf)
     async with remote(tmp_path) as mount:
         handles: list[int] = []
 
@@ -47,15 +53,17 @@ async def test_opens_leave_some_for_others(tmp_path: Path, few: None) -> None:
 
         while len(handles) < _MORE // 4:
             await make()
-        with pytest.raises(StoreError) as refused:
+        with capture_logs() as said, pytest.raises(StoreError) as refused:
             await _for_ever(make)
+        assert [line["event"] for line in said if line["log_level"] == "error"] == [str(refused.value)]
         assert refused.value.errno == errno.ENFILE
         assert "ulimit" in str(refused.value)
         await mount.vfs.mkdir(ROOT, b"d", 0o755, READER)
         (mount.root / "theirs").write_bytes(b"theirs")
         number = await mount.number("theirs")
-        with pytest.raises(StoreError):
+        with capture_logs() as said, pytest.raises(StoreError):
             await mount.vfs.open(number, os.O_RDONLY, READER)
+        assert not said, "it was said just now"
         await mount.vfs.fsync(handles[0])
         for handle in handles:
             await mount.vfs.flush(handle)

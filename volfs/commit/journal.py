@@ -20,7 +20,7 @@ import enum
 import errno
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,6 +152,7 @@ class Journal:
     """
 
     def __init__(self, file: Path) -> None:
+        self._ends: list[tuple[Renaming, bool]] = []  # of renames, that are not written down yet
         self.damaged = torn_tail(file)
         if self.damaged:
             log.error("the journal's last record is torn: it is lost, the others are here", path=str(file))
@@ -222,6 +223,7 @@ class Journal:
         state: State = State.OPEN,
         identity: bytes | None = None,
     ) -> None:
+        self._write_down()  # or a later row would be taken for one that the rename found
         self._execute(
             f"INSERT INTO staged ({_COLUMNS}) VALUES ({_MARKS})",
             (name, path, base, identity, existing, 0, state.value, 0, number, time.time(), ""),
@@ -273,23 +275,50 @@ class Journal:
         )
 
     @contextmanager
-    def renaming(self, rename: Renaming, wanted: bool = True) -> Iterator[None]:
-        """While the store is told. Until `renamed`, or an error, only it knows whether it was done.
+    def renaming(self, rename: Renaming, wanted: bool) -> Iterator[Callable[[], None]]:
+        """Around a rename; what it gives is called once the store has done it, and then rows follow.
 
-        `wanted`: rows may have to follow.
+        `wanted`: there may be some. That the end could not be written down is made good
+        before the next row comes: until then, and after a crash, the store has to be asked.
         """
+        done = False
+
+        def has_done() -> None:
+            nonlocal done
+            done = True
+
         if wanted:
-            values = (rename.old, rename.new, rename.identity, rename.exchange)
-            self._execute("INSERT OR REPLACE INTO renaming VALUES (?, ?, ?, ?)", values)
+            self._write_down()
+            self.note(rename)
         try:
-            yield
-        except BaseException:
+            yield has_done
+        finally:
             if wanted:
+                self._ended(rename, done=done)
+
+    def note(self, rename: Renaming) -> None:
+        """The store is about to be told: from here on only it knows whether it was done."""
+        values = (rename.old, rename.new, rename.identity, rename.exchange)
+        self._execute("INSERT OR REPLACE INTO renaming VALUES (?, ?, ?, ?)", values)
+
+    def _ended(self, rename: Renaming, *, done: bool) -> None:
+        self._ends.append((rename, done))
+        try:
+            self._write_down()
+        except StoreError as error:
+            log.warning("the end of a rename is not written down yet", error=str(error))
+
+    def _write_down(self) -> None:
+        while self._ends:
+            rename, done = self._ends[0]
+            if done:
+                self.renamed(rename)
+            else:
                 self.not_renamed(rename)
-            raise
+            del self._ends[0]
 
     def renamed(self, rename: Renaming) -> None:
-        """It was done: what belongs to the one path, or below it, belongs to the other one from now on."""
+        """It was done: rows of what was replaced are of no use, those of what was moved follow."""
         old, new = rename.old, rename.new
         self._execute("BEGIN")
         try:
@@ -299,12 +328,15 @@ class Journal:
                 self.move_tree(old, new)
                 self.move_tree(new + b"/\0exchange", old)
             else:
+                states = (State.GONE.value, new, State.OPEN.value, State.CLOSED.value)
+                self._execute("UPDATE staged SET state = ? WHERE path = ? AND state IN (?, ?)", states)
                 self._execute("UPDATE staged SET path = ? WHERE path = ?", (new, old))
                 self.move_tree(old, new)
             self.not_renamed(rename)
             self._execute("COMMIT")
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:  # SQLite takes it back by itself when the disk is full
+                self._db.execute("ROLLBACK")
             raise
 
     def not_renamed(self, rename: Renaming) -> None:

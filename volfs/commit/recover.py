@@ -148,9 +148,7 @@ class Recovery:
 
     def _follow(self, rename: Renaming, st: Stat) -> None:
         for entry in self.journal.entries() if not rename.exchange else ():
-            if entry.path == rename.new and entry.state in (State.OPEN, State.CLOSED):
-                self.journal.drop_name(entry.name)  # it was replaced
-            elif entry.path == rename.old and entry.base and self.store.is_moved(st, entry.base):
+            if entry.path == rename.old and entry.base and self.store.is_moved(st, entry.base):
                 self.journal.rebase(entry.name, st.version)
         self.journal.renamed(rename)
         log.warning("a rename that a crash interrupted was done", old=rename.old, new=rename.new)

@@ -11,15 +11,26 @@ nothing could be committed; so opens are refused before.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import resource
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from volfs.errors import StoreError
 
 __all__ = ["raise_limit", "refuse_if_scarce"]
+
+log = structlog.get_logger(__name__)
+
+_SAY_AGAIN_S: Final = 60.0
+
+#: When it was said last, by time.monotonic().
+_said_s = -math.inf
 
 #: For all calls to the store and the cache that may be under way at once, each with a few.
 _RESERVED: Final = 1024
@@ -46,7 +57,15 @@ def refuse_if_scarce() -> None:
     except OSError:
         lowest = limit
     if lowest >= limit - min(_RESERVED, limit // 4):
-        raise StoreError(
-            f"too many files are open on this mount; raise the daemon's limit of {limit} (ulimit -n)",
-            errno=errno.ENFILE,
-        )
+        message = f"too many files are open on this mount; raise the daemon's limit of {limit} (ulimit -n)"
+        _say(message)
+        raise StoreError(message, errno=errno.ENFILE)
+
+
+def _say(message: str) -> None:
+    """Into the log, not for each of the opens that are refused one after the other."""
+    global _said_s
+    now = time.monotonic()
+    if now - _said_s >= _SAY_AGAIN_S:
+        _said_s = now
+        log.error(message)

@@ -63,7 +63,7 @@ class Files:
         writes = flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC
         if writes and self._volume.policy.read_only:
             raise StoreError("the volume is mounted read-only", errno=errno.EROFS)
-        self._refuse_if_need_be()
+        self._may_open()
         names = list(node.names)
         file = self._hold(node)
         try:
@@ -175,7 +175,7 @@ class Files:
         self, parent: Node, name: bytes, mode: int, flags: int, owner: Owner, thread: int
     ) -> tuple[Node, Opened]:
         volume = self._volume
-        self._refuse_if_need_be()
+        self._may_open()
         path = self._names.reserve(parent, name)
         free = self._creations.free(parent, name, thread)
         if free is None:
@@ -235,8 +235,8 @@ class Files:
         self._creations.made(parent, name)
         return node
 
-    def _refuse_if_need_be(self) -> None:
-        """Once the daemon was told to end, it finishes what it has and takes nothing new."""
+    def _may_open(self) -> None:
+        """Once the daemon was told to end, it finishes what it has; and so while descriptors are scarce."""
         refuse_if_scarce()
         if self._volume.ending:
             raise StoreError("the mount is being taken away", errno=errno.ESHUTDOWN)

@@ -304,14 +304,16 @@ class Names:
             await target.file.pin()
         before, after = await self._in_store(node, old), None
         rename = Renaming(old, new, node.identity or b"")
+        has_rows = node.is_dir or node.dirty or (target is not None and target.dirty)
         if before is not None:
-            with self._volume.journal.renaming(rename, node.is_dir or node.dirty):
+            with self._volume.journal.renaming(rename, has_rows) as has_done:
                 crash.point("rename.noted")
                 await self._store.rename(old, new, flags)
-            crash.point("rename.moved")
-            after = await self._stat_of_ours(new)
-            if node.dirty:
-                self._rebase(node, before, after)
+                has_done()
+                crash.point("rename.moved")
+                after = await self._stat_of_ours(new)
+                if node.dirty:
+                    self._rebase(node, before, after)
         self._moved(parent, name, new_parent, new_name, node, target)
         if after is not None and after.identity == node.identity:
             self._volume.settle(node, after)
@@ -319,11 +321,8 @@ class Names:
             for child in list(target.children) if target is not None else ():
                 assert target is not None
                 self._tree.unbind(target, child)
-            self._volume.journal.renamed(rename)
         elif node.dirty:
             assert node.file is not None and node.file.staged is not None
-            if before is not None:
-                self._volume.journal.renamed(rename)
             self._volume.journal.move(node.file.staged.name, self._tree.path(node) or new)
 
     async def _stat_of_ours(self, path: bytes) -> Stat | None:
@@ -380,9 +379,10 @@ class Names:
         async with self._volume.structure.alone():
             old, new = self.reserve(parent, name), self.reserve(new_parent, new_name)
             rename = Renaming(old, new, node.identity or b"", exchange=True)
-            with self._volume.journal.renaming(rename, node.is_dir or target.is_dir):
+            with self._volume.journal.renaming(rename, node.is_dir or target.is_dir) as has_done:
                 await self._store.rename(old, new, RENAME_EXCHANGE)
-            crash.point("rename.exchanged")
+                has_done()
+                crash.point("rename.exchanged")
             self._tree.exchange(node, parent, name, target, new_parent, new_name)
             self._volume.changed(parent)
             self._volume.changed(new_parent)
@@ -390,5 +390,3 @@ class Names:
                 st = await self._stat_of_ours(path)
                 if st is not None:
                     self._volume.settle(moved, st)
-            if node.is_dir or target.is_dir:
-                self._volume.journal.renamed(rename)
