@@ -242,6 +242,8 @@ class Arena:
             if last is not None and last.kind == "whole":
                 known = self.shared.last[last.name]
                 known |= {last.other} if known else {last.other, ""}
+            elif last is not None and last.kind == "line":
+                self.shared.broke_off(last.name, last.other)
             # In the order in which they were made: what one replaced, a later one may have seen again.
             for op in [*record.ended, *([last] if last is not None else [])]:
                 aside = Path(f"{job.task.manifest}.{op.other}")

@@ -3,7 +3,9 @@
 `log-N`: each writer appends lines of its own. A commit over a version that it did
 not start from goes beside it, so each acknowledged line is in the file, in a
 conflict copy of it, or in a version that a program outside exchanged for its own
-and saw. No line is ever half there.
+and saw. The line of which a daemon was killed in the middle may be there in part, as
+on a local disk after a crash (W6): up to a page, and what others append follows it.
+No other one is ever half there.
 
 `whole-N`: each writer replaces it by O_TRUNC. The last one wins, so it holds what
 some writer wrote last, all of it.
@@ -14,6 +16,7 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +29,7 @@ WHOLES: Final = tuple(f"whole-{n}" for n in range(3))
 _LINE: Final = 600
 
 
+@lru_cache(maxsize=10_000)
 def line(word: str) -> bytes:
     """The line of one append: its word, and filling that tells a torn one."""
     return (f"{word} ".encode() + random.Random(word).randbytes(_LINE // 2).hex().encode())[
@@ -45,6 +49,8 @@ class Shared:
 
     #: For each log the words of the lines that were acknowledged.
     owed: dict[str, set[str]] = field(default_factory=lambda: {name: set() for name in LOGS})
+    #: For each log the words of the lines that were being appended when their daemon was killed.
+    begun: dict[str, set[str]] = field(default_factory=lambda: {name: set() for name in LOGS})
     #: For each whole file the words that may be its content.
     last: dict[str, set[str]] = field(default_factory=lambda: {name: set() for name in WHOLES})
     conflicts: int = 0
@@ -52,9 +58,13 @@ class Shared:
     def appended(self, name: str, word: str) -> None:
         self.owed[name].add(word)
 
+    def broke_off(self, name: str, word: str) -> None:
+        """The append was begun, and nobody knows how far it came."""
+        self.begun[name].add(word)
+
     def exchanged(self, name: str, data: bytes, word: str) -> None:
         """A program outside put its own in the place of `data`, and has seen it."""
-        self.owed[name] -= set(_words(data))
+        self.owed[name] -= self._read(name, data)[0]
         self.owed[name].add(word)
 
     def check(self, directory: Path) -> list[str]:
@@ -64,8 +74,9 @@ class Shared:
             found: set[str] = set()
             for path in [directory / name, *conflicts(directory, name)]:
                 data = path.read_bytes() if path.exists() else b""
-                found |= set(_words(data))
-                wrong += [f"{path.name}: torn line {bad[:60]!r}" for bad in _torn(data)]
+                words, torn = self._read(name, data)
+                found |= words
+                wrong += [f"{path.name}: torn line {bad[:60]!r}" for bad in torn]
             wrong += [
                 f"{name}: the acknowledged line {word} is gone" for word in sorted(self.owed[name] - found)
             ]
@@ -86,6 +97,28 @@ class Shared:
         self.conflicts = sum(len(conflicts(directory, name)) for name in (*LOGS, *WHOLES))
         return wrong
 
+    def _read(self, name: str, data: bytes) -> tuple[set[str], list[bytes]]:
+        """The words of the whole lines, and what is neither a line nor the begin of one that broke off."""
+        words: set[str] = set()
+        torn: list[bytes] = []
+        at = 0
+        while at < len(data):
+            rest = data[at : at + _LINE]
+            match = _WORD.match(rest)
+            if match is not None and rest == line(match[1].decode()):
+                words.add(match[1].decode())
+                at += _LINE
+            elif part := self._broken_off(name, rest):
+                at += part
+            else:
+                torn.append(rest)
+                at = data.find(b"\n", at) + 1 or len(data)
+        return words, torn
+
+    def _broken_off(self, name: str, data: bytes) -> int:
+        """How long a part of a line that broke off it begins with."""
+        return max((_in_common(data, line(word)) for word in self.begun[name]), default=0)
+
 
 def conflicts(directory: Path, name: str) -> list[Path]:
     """The conflict copies beside a file."""
@@ -95,17 +128,6 @@ def conflicts(directory: Path, name: str) -> list[Path]:
 _WORD: Final = re.compile(rb"\A([!-~]+) ")
 
 
-def _lines(data: bytes) -> list[bytes]:
-    return [data[i : i + _LINE] for i in range(0, len(data), _LINE)]
-
-
-def _words(data: bytes) -> list[str]:
-    return [match[1].decode() for each in _lines(data) if (match := _WORD.match(each))]
-
-
-def _torn(data: bytes) -> list[bytes]:
-    return [
-        each
-        for each in _lines(data)
-        if (match := _WORD.match(each)) is None or each != line(match[1].decode())
-    ]
+def _in_common(a: bytes, b: bytes) -> int:
+    """How many bytes they begin with alike."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

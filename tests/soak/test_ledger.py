@@ -171,7 +171,27 @@ def test_lines_of_a_shared_log(tmp_path: Path) -> None:
     assert shared.check(tmp_path) == []
     shared.appended("log-0", "d")
     (tmp_path / "log-0").write_bytes(line("o")[:-5])
-    assert len(shared.check(tmp_path)) == 2
+    assert len(shared.check(tmp_path)) == 3  # it is torn, and both are gone
+
+
+def test_a_line_that_broke_off(tmp_path: Path) -> None:
+    """What was being appended at a kill may be there in part, and others append after it; nothing else."""
+    log = tmp_path / "log-0"
+    shared = Shared()
+    for word in ("a", "b", "d"):
+        shared.appended("log-0", word)
+    log.write_bytes(line("a") + line("cut")[:368] + line("b") + line("cut-2")[:3] + line("d"))
+    assert len(shared.check(tmp_path)) == 4  # two are torn, and with them the lines behind
+    for word in ("b", "d"):
+        shared.appended("log-0", word)
+    for word in ("cut", "cut-2"):
+        shared.broke_off("log-0", word)
+    assert shared.check(tmp_path) == []
+    for data in (line("cut")[1:368], line("cut")[:100] + bytes(8), line("b")[:368]):
+        log.write_bytes(line("a") + line("b") + line("d") + data)
+        assert len(shared.check(tmp_path)) == 1
+    log.write_bytes(line("a") + line("b")[:-1] + line("d"))
+    assert shared.check(tmp_path) != []
 
 
 def test_whole_shared_files(tmp_path: Path) -> None:
