@@ -73,7 +73,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     if os.geteuid() != 0:
-        print("the benchmark drops the kernel's caches before each trial: run it as root", file=sys.stderr)
+        print("the benchmark drops the kernel's caches: run it as root", file=sys.stderr)
         return 2
     need, free = needed_bytes(settings), shutil.disk_usage(settings.directory).free
     if free < need:

@@ -7,6 +7,7 @@ It does not judge. What a trial cannot do is noted as its failure and the run go
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,7 @@ from tests.bench.scenario import Scenario
 from tests.bench.settings import Settings
 from tests.bench.store import SlowStore, build
 from tests.bench.systems import Bindfs, Direct, Local, Place, Rclone, System, Volfs
-from tests.bench.trial import Trial, WrongBytes, drop_caches
+from tests.bench.trial import Trial, WrongBytes, bring_into_memory
 
 __all__ = ["Runner", "chosen", "needed_bytes"]
 
@@ -138,6 +139,8 @@ class Runner:
             else:
                 source = self._data.get(scenario.data)
             behind = system.source(source)
+            os.sync()  # what the trial before wrote is not to be written during this one
+            bring_into_memory(behind)
             store = SlowStore(self._binary, behind, base)
             stack.push(_end(store.daemon))
             sizes = self._settings.sizes
@@ -146,7 +149,6 @@ class Runner:
             mounted = system.mount(place)
             if mounted.daemon is not None:
                 stack.push(_end(mounted.daemon))
-            drop_caches()
             yield Trial(
                 system, mounted, store, source, self._data, sizes, self._scratch(stack), wanted, number
             )

@@ -1,4 +1,4 @@
-"""One trial: one system, freshly mounted with cold caches, in one round of one scenario.
+"""One trial: one system, freshly mounted, so that its caches are cold, in one round of one scenario.
 
 It offers a scenario what it needs to do its work and to measure it; it does not know which work.
 """
@@ -10,9 +10,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from tests.bench.data import Data
 from tests.bench.deadline import Deadline
@@ -21,7 +23,11 @@ from tests.bench.settings import Sizes
 from tests.bench.store import SlowStore
 from tests.bench.systems import Mounted, System
 
-__all__ = ["Trial", "WrongBytes", "drop_caches"]
+__all__ = ["Trial", "WrongBytes", "bring_into_memory", "drop_caches"]
+
+
+_READERS: Final = 8
+_PIECE: Final = 1 << 20
 
 
 class WrongBytes(Exception):
@@ -33,6 +39,23 @@ def drop_caches() -> None:
     os.sync()
     if os.geteuid() == 0:
         Path("/proc/sys/vm/drop_caches").write_text("3")
+
+
+def bring_into_memory(directory: Path) -> None:
+    """Read all files below it, so that a store that is as slow as it is told to be stays no slower than that.
+
+    Its disk is the caches' disk here, and would be what is measured; across a network it is another one.
+    """
+    with ThreadPoolExecutor(_READERS) as readers:
+        for _ in readers.map(_read, directory.rglob("*")):
+            pass
+
+
+def _read(path: Path) -> None:
+    if path.is_file():
+        with path.open("rb", 0) as file:
+            while file.readinto(bytearray(_PIECE)):
+                pass
 
 
 @dataclass
