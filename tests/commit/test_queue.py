@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from volfs.commit.queue import CommitQueue
+from volfs.commit.queue import AT_ONCE, CommitQueue
 from volfs.errors import StoreError
 
 
@@ -130,3 +130,64 @@ async def test_an_unexpected_exception_costs_one_try(
     queue.add(2)
     await queue.wait_empty()
     assert sorted(commits.tried) == [1, 1, 2]
+
+
+class Held:
+    """Attempts that last until they are let go, and what was owed when they ended."""
+
+    def __init__(self) -> None:
+        self.tried: list[int] = []
+        self.owed: list[bool] = []
+        self.let = trio.Event()
+        self.queue = CommitQueue(self.attempt)
+
+    async def attempt(self, number: int) -> None:
+        """One attempt."""
+        self.tried.append(number)
+        await self.let.wait()
+        self.owed.append(self.queue.owes(number))
+
+
+async def test_what_was_settled_while_it_waited_for_a_place_is_not_tried(nursery: trio.Nursery) -> None:
+    """It was committed elsewhere, and the file may hold something else by now."""
+    held = Held()
+    nursery.start_soon(held.queue.run)
+    for number in range(AT_ONCE + 1):
+        held.queue.add(number)
+    await wait_all_tasks_blocked()
+    held.queue.remove(AT_ONCE)
+    assert not held.queue.owes(AT_ONCE)
+    held.let.set()
+    await held.queue.wait_empty()
+    assert sorted(held.tried) == list(range(AT_ONCE))
+    assert all(held.owed)
+    nursery.cancel_scope.cancel()
+
+
+async def test_what_is_settled_while_it_is_tried_is_owed_no_more(nursery: trio.Nursery) -> None:
+    """The attempt is told so, and ends it."""
+    held = Held()
+    nursery.start_soon(held.queue.run)
+    held.queue.add(1)
+    await wait_all_tasks_blocked()
+    held.queue.remove(1)
+    held.let.set()
+    await held.queue.wait_empty()
+    assert (held.tried, held.owed) == ([1], [False])
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("settled", [False, True])
+async def test_what_is_added_while_it_is_tried_is_tried_again(nursery: trio.Nursery, settled: bool) -> None:
+    """The attempt may have begun too early for it."""
+    held = Held()
+    nursery.start_soon(held.queue.run)
+    held.queue.add(1)
+    await wait_all_tasks_blocked()
+    if settled:
+        held.queue.remove(1)
+    held.queue.add(1)
+    held.let.set()
+    await held.queue.wait_empty()
+    assert (held.tried, held.owed) == ([1, 1], [True, True])
+    nursery.cancel_scope.cancel()

@@ -1,9 +1,14 @@
-"""Commits where the store may hang: who asked stops waiting, the commit goes on, and others join it."""
+"""Commits where the store may hang: who asked stops waiting, the commit goes on, and others join it.
+
+And the turn of the queue that comes late.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +16,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.fs.remote import READER, remote
 from volfs.errors import StoreError, StoreTimeout
 from volfs.fs import committing
-from volfs.fs.committing import commit_file
+from volfs.fs.committing import Attempt, commit_file
 from volfs.fs.patience import Progress
 
 PATIENCE_S = 10.0
@@ -27,8 +33,8 @@ class Store:
         self.error: StoreError | None = None
         self.commits: list[bool] = []
 
-    async def commit(self, file: Any, *, durable: bool) -> None:
-        self.commits.append(durable)
+    async def commit(self, file: Any, attempt: Attempt) -> None:
+        self.commits.append(attempt.durable)
         await self.let.wait()
         if self.error is not None:
             raise self.error
@@ -95,3 +101,38 @@ async def test_all_who_wait_hear_of_the_error(
             store.let.set()
     assert heard == [28, 28, 28]
     assert store.commits == [False]
+
+
+async def test_who_wants_it_in_any_case_joins_the_queue(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """A commit that is made only if the queue owes it is made in any case once a close waits for it."""
+    store = Store()
+    async with a_file(monkeypatch, store) as file:
+        with pytest.raises(StoreTimeout):
+            await commit_file(file, durable=False, if_owed=True)
+        assert file.attempt.if_owed
+        with pytest.raises(StoreTimeout):
+            await commit_file(file, durable=False)
+        assert not file.attempt.if_owed
+        with pytest.raises(StoreTimeout):
+            await commit_file(file, durable=False, if_owed=True)
+        assert not file.attempt.if_owed
+        assert store.commits == [False]
+        store.let.set()
+
+
+async def test_a_turn_of_the_queue_that_comes_late(tmp_path: Path) -> None:
+    """What it was for is committed, and the file emptied since and half written: that is not shown (W6)."""
+    async with remote(tmp_path) as mount:
+        (mount.root / "f").write_bytes(b"what was acknowledged")
+        number, queue = await mount.number("f"), mount.vfs.volume.queue
+        handle = (await mount.vfs.open(number, os.O_WRONLY | os.O_TRUNC, READER)).handle
+        await mount.vfs.write(handle, 0, b"half of")
+        await mount.vfs.files.commit_number(number)
+        assert (mount.root / "f").read_bytes() == b"what was acknowledged"
+        queue.add(number)
+        await mount.vfs.files.commit_number(number)
+        assert (mount.root / "f").read_bytes() == b"half of"
+        await mount.vfs.flush(handle)
+        await mount.vfs.release(handle)

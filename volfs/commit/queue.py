@@ -4,7 +4,11 @@ Keyed by inode number, never by path (W8). It does not know how to commit: it is
 handed a callable. One bad file waits alone; the others go on.
 
 *Concurrency:* one scheduler task and up to `AT_ONCE` attempts, all in the
-nursery of `run`. A number is attempted by one task at a time.
+nursery of `run`. A number is attempted by one task at a time. What an attempt was to
+commit may be committed by others while it waits for its turn, and the file be changed
+by then: with the file's lock held it asks `owes`.
+
+*Invariants:* what was added after an attempt began is attempted once more.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import trio
 from volfs.core.schedule import backoff_s
 from volfs.errors import VolfsError
 
-__all__ = ["CommitQueue"]
+__all__ = ["AT_ONCE", "CommitQueue"]
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +40,8 @@ class _Waiting:
     due_s: float
     failures: int = 0
     running: bool = False
+    settled: bool = False  # nothing is owed any more; only if an attempt runs, else it would not be here
+    again: bool = False  # more was added while an attempt ran
 
 
 class CommitQueue:
@@ -71,12 +77,21 @@ class CommitQueue:
 
     def add(self, number: int) -> None:
         """This file has bytes to commit; the same number twice is one commit."""
-        if number not in self._waiting:
+        item = self._waiting.get(number)
+        if item is None:
             now = trio.current_time()
             self._waiting[number] = _Waiting(now, now)
             if self._idle.is_set():
                 self._idle = trio.Event()
+        else:
+            item.settled = False
+            item.again = item.running
         self._wake.set()
+
+    def owes(self, number: int) -> bool:
+        """Whether the bytes of this file were added, and not committed or given up since."""
+        item = self._waiting.get(number)
+        return item is not None and not item.settled
 
     def failed_once(self, number: int, error: VolfsError) -> None:
         """Its commit was tried outside the queue (close, fsync) and failed: try again later."""
@@ -86,8 +101,10 @@ class CommitQueue:
     def remove(self, number: int) -> None:
         """It was committed elsewhere, or has no name any more."""
         item = self._waiting.get(number)
-        if item is not None and not item.running:
-            self._discard(number)
+        if item is not None:
+            item.settled, item.again = True, False
+            if not item.running:
+                self._discard(number)
         self._tell_freed()
 
     async def drain(self) -> None:
@@ -121,6 +138,9 @@ class CommitQueue:
                         next_due = min(next_due, item.due_s)
                         continue
                     await limit.acquire()
+                    if self._waiting.get(number) is not item:
+                        limit.release()  # it was removed while it waited for a place
+                        continue
                     item.running = True
                     nursery.start_soon(self._try, number, item, limit)
                 with trio.move_on_at(next_due):
@@ -135,7 +155,10 @@ class CommitQueue:
             log.exception("commit failed", inode=number)
             self._postpone(item, number, VolfsError("unexpected error, see the log"))
         else:
-            self._discard(number)
+            if item.again:
+                item.again, item.due_s = False, trio.current_time()
+            else:
+                self._discard(number)
             self._tell_freed()
         finally:
             item.running = False

@@ -35,31 +35,37 @@ log = structlog.get_logger(__name__)
 
 
 class Attempt:
-    """A commit that is under way in a task of its own."""
+    """A commit that is under way in a task of its own. `if_owed`: all who wait for it said so."""
 
-    __slots__ = ("done", "durable", "error")
+    __slots__ = ("done", "durable", "error", "if_owed")
 
-    def __init__(self, *, durable: bool) -> None:
+    def __init__(self, *, durable: bool, if_owed: bool) -> None:
         self.durable = durable
+        self.if_owed = if_owed
         self.done = trio.Event()
         self.error: VolfsError | None = None
 
 
-async def commit_file(file: File, *, durable: bool) -> None:
+async def commit_file(file: File, *, durable: bool, if_owed: bool = False) -> None:
     """Make the staged bytes the file in the store; on return they are. Raises the store's error.
 
-    StoreTimeout if the store does not answer: the commit may yet be done.
+    StoreTimeout if the store does not answer: the commit may yet be done. `if_owed`: only if the queue
+    still owes it when this has the lock. What was owed may be committed by then, and what is staged be
+    the half of something else.
     """
     volume = file.volume
+    attempt = Attempt(durable=durable, if_owed=if_owed)
     if volume.policy.store_timeout_s is None:
-        await _commit(file, durable=durable)
+        await _commit(file, attempt)
         return
-    attempt = file.attempt
     # Whoever holds the lock has all that was acknowledged by now: nobody could write meanwhile.
-    if attempt is None or (durable and not attempt.durable):
-        attempt = file.attempt = Attempt(durable=durable)
+    if file.attempt is None or (durable and not file.attempt.durable):
+        file.attempt = attempt
         assert volume.tasks is not None
         volume.tasks.start_soon(_run, file, attempt)
+    else:
+        attempt = file.attempt
+        attempt.if_owed = attempt.if_owed and if_owed
     await file.progress.wait(attempt.done.wait)
     if attempt.error is not None:
         raise attempt.error
@@ -67,7 +73,7 @@ async def commit_file(file: File, *, durable: bool) -> None:
 
 async def _run(file: File, attempt: Attempt) -> None:
     try:
-        await _commit(file, durable=attempt.durable)
+        await _commit(file, attempt)
     except VolfsError as error:
         attempt.error = error
     except Exception as error:
@@ -81,12 +87,14 @@ async def _run(file: File, attempt: Attempt) -> None:
         attempt.done.set()
 
 
-async def _commit(file: File, *, durable: bool) -> None:
+async def _commit(file: File, attempt: Attempt) -> None:
     try:
         async with file.lock:
+            if attempt.if_owed and not file.volume.queue.owes(file.node.number):
+                return
             if file.staged is not None:
-                await _commit_staged(file, file.staged, durable=durable)
-            elif durable:
+                await _commit_staged(file, file.staged, durable=attempt.durable)
+            elif attempt.durable:
                 await _sync(file)
     finally:
         file.volume.abandon(file.node)

@@ -339,9 +339,12 @@ class File:
 
     # -- committing ------------------------------------------------------------
 
-    async def commit(self, *, durable: bool) -> None:
-        """Make the staged bytes the file in the store; on return they are. Raises the store's error."""
-        await commit_file(self, durable=durable)
+    async def commit(self, *, durable: bool, if_owed: bool = False) -> None:
+        """Make the staged bytes the file in the store; on return they are. Raises the store's error.
+
+        `if_owed`: for the queue, whose turn may come when others have done it.
+        """
+        await commit_file(self, durable=durable, if_owed=if_owed)
 
     def showing(self, trace: str) -> None:
         """A commit is about to change what the store has at our name; `trace` as `Upload.trace` has it."""

@@ -377,7 +377,7 @@ class Files:
         node = self._volume.tree.by_number.get(number)
         if node is None or node.file is None:
             return
-        await node.file.commit(durable=False)
+        await node.file.commit(durable=False, if_owed=True)
 
     def commit_quiet(self) -> None:
         """Queue the files that stay open and are due (W3)."""
