@@ -12,13 +12,14 @@ PYTEST_ARGS ?=
 WORKERS ?= 4
 SOAK_LISTS ?= 300
 
-.PHONY: help setup test soak check format demo bench clean
+.PHONY: help setup test test-all soak check format demo bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make setup   system packages (as root), .venv with volfs, the client and the tools'
 	@echo 'make demo    two mounts of one directory, each promise shown'
 	@echo 'make test    setup, check and the whole test suite in WORKERS (4) processes; PYTEST_ARGS="-k name" for a part'
+	@echo 'make test-all  the same with the tests that take minutes'
 	@echo 'make soak    SOAK_LISTS (300) lists simulated, a store that hangs for a minute, then daemons killed for'
 	@echo '             SOAK_MINUTES (20) and what they acknowledged compared; SOAK_SEED repeats'
 	@echo 'make check   ruff, mypy --strict, import-linter'
@@ -47,6 +48,9 @@ format: $(STAMP)
 	$(VENV)/bin/ruff format .
 
 test: $(STAMP) check
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal -m 'not long' $(PYTEST_ARGS)
+
+test-all: $(STAMP) check
 	$(PY) -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 soak: $(STAMP)

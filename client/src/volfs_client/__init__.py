@@ -9,7 +9,7 @@ sees nothing else.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from volfs_client.errors import (
     AlreadySharded,
@@ -28,20 +28,35 @@ from volfs_client.errors import (
 )
 from volfs_client.mount import is_volfs, local_path, prefetch, release, status
 
+if TYPE_CHECKING:
+    from volfs_client.dataset import UCVolumeDataset, VolumeDataset
+    from volfs_client.loader import DataLoader
+    from volfs_client.paths import LocalFile, LocalPath
+    from volfs_client.stateful import Checkpointable
+    from volfs_client.timing import BatchTiming, MlflowTimings
+
 __all__ = [
     "AlreadySharded",
+    "BatchTiming",
     "CheckpointDamaged",
     "CheckpointError",
     "CheckpointExists",
     "CheckpointMissing",
+    "Checkpointable",
     "ClientError",
     "CopyFailed",
+    "DataLoader",
     "FilesChanged",
+    "LocalFile",
+    "LocalPath",
+    "MlflowTimings",
     "NoFiles",
     "RankUnknown",
     "StateMismatch",
     "TableError",
     "TooFewFiles",
+    "UCVolumeDataset",
+    "VolumeDataset",
     "__version__",
     "is_volfs",
     "local_path",
@@ -53,7 +68,16 @@ __all__ = [
 __version__ = "0.1.0"
 
 #: Where names live that are imported when they are first used.
-_LATER: Final[dict[str, str]] = {}
+_LATER: Final[dict[str, str]] = {
+    "BatchTiming": "volfs_client.timing",
+    "Checkpointable": "volfs_client.stateful",
+    "DataLoader": "volfs_client.loader",
+    "LocalFile": "volfs_client.paths",
+    "LocalPath": "volfs_client.paths",
+    "MlflowTimings": "volfs_client.timing",
+    "UCVolumeDataset": "volfs_client.dataset",
+    "VolumeDataset": "volfs_client.dataset",
+}
 
 
 def __getattr__(name: str) -> object:
