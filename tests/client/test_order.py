@@ -107,7 +107,8 @@ def test_a_pass_goes_on_in_any_grid(
     ("total", "tail", "start", "width", "count"),
     [
         (10, "pad", 0, 4, 3), (10, "drop", 0, 4, 2), (8, "pad", 0, 4, 2), (3, "pad", 0, 4, 1),
-        (3, "drop", 0, 4, 0), (10, "pad", 10, 4, 0), (10, "pad", 9, 4, 1), (10, "drop", 7, 4, 0), (1, "pad", 0, 64, 1),
+        (3, "drop", 0, 4, 0), (10, "pad", 10, 4, 0), (10, "pad", 9, 4, 1), (10, "drop", 7, 4, 0),
+        (1, "pad", 0, 64, 1),
     ],
 )  # fmt: skip
 def test_how_many_steps(total: int, tail: Tail, start: int, width: int, count: int) -> None:

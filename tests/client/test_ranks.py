@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
+import torch.utils.data
 from volfs_client import AlreadySharded, RankUnknown, VolumeDataset, ranks
 
 
@@ -96,12 +98,17 @@ def test_the_rank_is_asked_for_when_an_iteration_begins(launcher: pytest.MonkeyP
     assert len(VolumeDataset(tmp_path, shard=False)) == 4
 
 
-def _of_two(rank: int, store: str, directory: str, answers: Any) -> None:
-    """One of two ranks, which list together: rank 1 sees what rank 0 did."""
+def _of_two(rank: int, store: str, directory: str, pickled: bytes, answers: Any) -> None:
+    """One of two ranks, which list together: rank 1 sees what rank 0 did.
+
+    `pickled`: a data set from the process that began the ranks, which is no rank.
+    """
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     try:
         files = VolumeDataset(directory, shuffle=True)
         mine = [os.path.basename(path) for path in files]
+        given: Any = torch.utils.data.DataLoader(pickle.loads(pickled), None, num_workers=1)
+        mine_too = [os.path.basename(path) for path in given]
         raised = ""
         try:
             VolumeDataset(directory if rank else f"{directory}/missing")
@@ -114,20 +121,25 @@ def _of_two(rank: int, store: str, directory: str, answers: Any) -> None:
                 VolumeDataset(directory, process_group=alone)
         except RankUnknown:
             member = 0
-        answers.put((rank, mine, raised, member))
+        answers.put((rank, mine, mine_too, raised, member))
     finally:
         dist.destroy_process_group()
 
 
 def test_two_ranks_list_once(tmp_path: Path) -> None:
-    """Rank 0 lists for both, and its error is everybody's; a group of some ranks counts for these alone."""
+    """Rank 0 lists for both, and its error is everybody's; a group of some ranks counts for these alone.
+
+    A data set that came from the process that began the ranks, and its workers, know the rank as well.
+    """
     (tmp_path / "data").mkdir()
     for number in range(6):
         (tmp_path / "data" / str(number)).touch()
+    data = str(tmp_path / "data")
+    pickled = pickle.dumps(VolumeDataset(data, shuffle=True))
     context = multiprocessing.get_context("fork")
     answers = context.Queue()
     both = [
-        context.Process(target=_of_two, args=(rank, tmp_path / "store", str(tmp_path / "data"), answers))
+        context.Process(target=_of_two, args=(rank, tmp_path / "store", data, pickled, answers))
         for rank in range(2)
     ]
     for one in both:
@@ -137,8 +149,9 @@ def test_two_ranks_list_once(tmp_path: Path) -> None:
         one.join(60)
     assert [one.exitcode for one in both] == [0, 0]
     assert sorted(said[0][1] + said[1][1]) == list("012345") and len(said[0][1]) == 3
-    assert "missing" in said[0][2] and said[0][2] == said[1][2]
-    assert (said[0][3], said[1][3]) == (6, 0)
+    assert [each[2] for each in said] == [each[1] for each in said]
+    assert "missing" in said[0][3] and said[0][3] == said[1][3]
+    assert (said[0][4], said[1][4]) == (6, 0)
 
 
 # -- what shards once more ---------------------------------------------------------

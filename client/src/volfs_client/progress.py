@@ -28,27 +28,33 @@ __all__ = ["Progress"]
 _EPOCH: Final = 0  # of the next pass
 _START: Final = 1  # and the place where it begins
 _LAST: Final = 2  # the epoch that worker 0 began last without a loader of ours, and one more; 0: none
-_PUBLISHED: Final = 3  # which publication the rest is; 0: none
-_PASS: Final = slice(4, 9)  # epoch, start, rank, world, batch
+_SAID: Final = 3  # how often these were set by the user
+_PUBLISHED: Final = 4  # which publication the rest is; 0: none
+_PASS: Final = slice(5, 10)  # epoch, start, rank, world, batch
 
 
 class Progress:
     """See the module."""
 
     def __init__(self) -> None:
-        self._slots = _shared(torch.zeros(9, dtype=torch.int64))
+        self._slots = _shared(torch.zeros(10, dtype=torch.int64))
         self._reached: Position | None = None
         self._skip: Position | None = None
         self._under_way: weakref.ref[object] | None = None
         self._publications = 0
+        self._counted = (-1, 0)  # in a worker: what the user had said, and the epoch of its next pass
 
     def __getstate__(self) -> dict[str, Any]:
         return {"slots": self._slots}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._slots = _shared(state["slots"])  # no change if it is already, as in a worker
+        slots = state["slots"]
+        if not slots.is_shared():
+            slots[_PUBLISHED] = 0  # a copy, and no worker: the loader leads the one that it was made of
+        self._slots = _shared(slots)
         self._reached = self._skip = self._under_way = None
         self._publications = int(self._slots[_PUBLISHED])
+        self._counted = (-1, 0)
 
     @property
     def epoch(self) -> int:
@@ -77,8 +83,7 @@ class Progress:
         if epoch != self.epoch:
             self._next(epoch, 0)
             self._skip = None
-        self._slots[_LAST] = 0
-        self._reached = None
+        self._said()
 
     def load(self, at: Position) -> None:
         """The next pass begins at this position. StateMismatch if one is under way: it would not heed it."""
@@ -88,8 +93,7 @@ class Progress:
                 "let the iterator end first"
             )
         self._next(at.epoch, at.consumed)
-        self._slots[_LAST] = 0
-        self._reached = None
+        self._said()
         self._skip = at if at.taken else None
 
     def load_in_worker(self, at: Position) -> None:
@@ -105,8 +109,16 @@ class Progress:
         return at
 
     def take_in_worker(self, worker: int) -> tuple[Position, bool]:
-        """Begin a pass in a worker that no loader of ours leads; whether it is the same epoch once more."""
-        at, self._skip = self.next, None
+        """Begin a pass in a worker that no loader of ours leads; whether it is the same epoch once more.
+
+        A worker that lives on counts epochs by itself, and all workers of a loader the same.
+        """
+        said = int(self._slots[_SAID])
+        if self._counted[0] == said and self._skip is None:
+            at = Position(self._counted[1], 0)
+        else:
+            at, self._skip = self.next, None
+        self._counted = said, at.epoch + 1
         self._reached = at
         if worker:
             return at, False
@@ -150,6 +162,12 @@ class Progress:
             return None
         epoch, start, rank, world, batch = cast(list[int], self._slots[_PASS].tolist())
         return Pass(total, tail, epoch, start, Grid(rank, world, batch))
+
+    def _said(self) -> None:
+        """The user chose where the next pass begins."""
+        self._slots[_SAID] += 1
+        self._slots[_LAST] = 0
+        self._reached = None
 
     def _next(self, epoch: int, start: int) -> None:
         self._slots[_EPOCH], self._slots[_START] = epoch, start
