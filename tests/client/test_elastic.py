@@ -81,6 +81,7 @@ def check(base: Path, cases: Iterable[tuple[Grid, int, Grid]], *, real: bool) ->
     directory = make_files(base / "files", _TOTAL)
     resumes = Cluster(directory, Recorder(base / "resumed" if real else None))
     begin = {"version": 1, "epoch": 3, "consumed": 0, "total": _TOTAL, "seed": _SEED}
+    begin |= {"taken": 0, "grid": ""}
     begin["fingerprint"] = VolumeDataset(directory).fingerprint
     epochs = {epoch: reference(_TOTAL, _SEED, epoch, _WIDTH) for epoch in (3, 4)}
     whole, count = epochs[3], 0

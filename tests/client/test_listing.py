@@ -111,6 +111,9 @@ def test_what_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch: pytest.M
         names(tmp_path)
     _fail_at(monkeypatch, tmp_path / "x", FileNotFoundError(2, "removed"))
     assert names(tmp_path) == ["a"]  # removed between the two calls, as if it had been before
+    _fail_at(monkeypatch, tmp_path, FileNotFoundError(2, "removed"))
+    with pytest.raises(FileNotFoundError):
+        names(tmp_path)
 
 
 def _fail_at(monkeypatch: pytest.MonkeyPatch, directory: Path, error: OSError) -> None:

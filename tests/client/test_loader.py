@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import threading
@@ -138,6 +139,28 @@ def test_an_epoch_left_early_has_a_position_until_the_next(directory: Path) -> N
     loader.load_state_dict(left)
     assert loader.state_dict() == left and len(loader) == 3
     assert steps(loader) == whole(0)[2:] and steps(loader) == whole(1)
+
+
+def test_the_data_set_is_free_again(directory: Path) -> None:
+    """Once a loader's iteration was left, the data set by itself goes on to the next epoch."""
+    loader = make(directory)
+    files: Any = loader.dataset
+    steps(loader, 1)
+    assert list(files) == [file for step in whole(1) for file in step]
+
+
+def test_the_loader_that_came_last_leads(directory: Path) -> None:
+    """One that goes away takes nothing from another that has begun on the same data set since."""
+    files = VolumeDataset(directory, transform=number)
+    begun = files.progress.publish(files.next_pass(2))
+    later = files.progress.publish(files.next_pass(5))
+    files.progress.withdraw(begun)
+    led = files.progress.published(files.total, files.tail)
+    assert led is not None and led.grid.batch == 5
+    copied = copy.deepcopy(files)
+    assert copied.progress.published(files.total, files.tail) is None  # the loader leads the other one
+    files.progress.withdraw(later)
+    assert files.progress.published(files.total, files.tail) is None
 
 
 def test_a_position_is_not_loaded_under_an_iteration(directory: Path) -> None:

@@ -29,6 +29,7 @@ class PlayedMount:
         self.released: list[str] = []
         self.error = 0  # instead of handing out
         self.hears = True
+        self.told = 0  # how often something was said
         cache.mkdir()
         monkeypatch.setattr(os, "getxattr", self.get)
         monkeypatch.setattr(os, "setxattr", self.set)
@@ -51,6 +52,7 @@ class PlayedMount:
 
     def set(self, path: Any, name: str, value: bytes) -> None:
         assert (path, name) == (str(self.root), "user.volfs.prefetch")
+        self.told += 1
         if not self.hears:
             raise OSError(errno.EROFS, "read-only")
         self.hints += os.fsdecode(value).split("\0")
@@ -135,7 +137,23 @@ def test_a_mount_that_hands_nothing_out_is_read_through(played: PlayedMount, err
     assert len(played.asked) == 16
 
 
-def test_a_cache_that_is_out_of_sight_is_not_used(played: PlayedMount) -> None:
+def test_single_refusals_are_the_files_own(played: PlayedMount, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty files here and there are not handed out; all others still are."""
+    real = played.get
+
+    def every_other(path: Any, name: str) -> bytes:
+        if name == "user.volfs.path":
+            played.error = errno.ENODATA if int(os.path.basename(path)) % 2 else 0
+        return real(path, name)
+
+    monkeypatch.setattr(os, "getxattr", every_other)
+    items = list(VolumeDataset(played.root))
+    assert [item == item.source for item in items] == [False, True] * 20
+
+
+def test_a_cache_that_is_out_of_sight_is_not_used(
+    played: PlayedMount, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a container that sees the mount and not the cache directory, the path itself is right."""
     real = played.get
 
@@ -143,15 +161,15 @@ def test_a_cache_that_is_out_of_sight_is_not_used(played: PlayedMount) -> None:
         answer = real(path, name)
         return b"/nowhere/17" if name == "user.volfs.path" else answer
 
-    played.get = elsewhere  # type: ignore[method-assign]
-    pytest.MonkeyPatch().setattr(os, "getxattr", elsewhere)
+    monkeypatch.setattr(os, "getxattr", elsewhere)
     assert [item == item.source for item in VolumeDataset(played.root)] == [True] * 40
 
 
 def test_a_mount_that_does_not_listen_is_told_no_more(played: PlayedMount) -> None:
     """A read-only mount takes no hints: files come all the same."""
     played.hears = False
-    assert len(list(VolumeDataset(played.root))) == 40 and played.hints == []
+    assert len(list(VolumeDataset(played.root, prefetch=4))) == 40
+    assert played.hints == [] and played.told == 1
 
 
 def test_reading_through_can_be_asked_for(played: PlayedMount) -> None:

@@ -201,21 +201,20 @@ class VolumeDataset(IterableDataset[Any]):
                     "volfs_client.DataLoader, which counts epochs by itself",
                     stacklevel=2,
                 )
-        grid = (this.grid.world, this.grid.batch, workers, worker)
+        grid = f"{this.grid.world} {this.grid.batch} {workers} {worker}"
         if at.taken and at.grid != grid:
             raise StateMismatch(
-                "the position was saved within a step or in a worker: its (world, batch, workers, worker) is "
-                f"{at.grid}, and this is {grid}; volfs_client.DataLoader saves positions that fit any"
+                "the position was saved within a step or in a worker: world, batch, workers and worker were "
+                f"{at.grid}, and are {grid}; volfs_client.DataLoader saves positions that fit any"
             )
-        items = self._counted(this, at, grid)
+        items = self._counted(this, at.taken, worker, workers, grid)
         if info is None:
             self.progress.follow(items)
         return items
 
-    def _counted(self, this: Pass, at: Position, grid: tuple[int, int, int, int]) -> Iterator[Any]:
+    def _counted(self, this: Pass, taken: int, worker: int, workers: int, grid: str) -> Iterator[Any]:
         """The items, and how far they have come in this process."""
-        _, batch, workers, worker = grid
-        taken = at.taken
+        batch = this.grid.batch
         for item in self._items(this, worker, workers, taken):
             taken += 1
             if workers == 1 and taken % batch == 0:

@@ -108,8 +108,6 @@ class Nearby:
                 after = os.fstat(source.fileno())
                 if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
                     return path  # it is being written
-                if os.path.getsize(temporary) != before.st_size:
-                    return path
                 os.replace(temporary, copy)
                 temporary = ""
                 return copy

@@ -9,8 +9,10 @@ keeps one value for each key, or one of all ranks' files, loses nothing.
     total        files
     seed         of the order; None without shuffle
     fingerprint  of the listing (`listing`)
-    taken, grid  only in the state of a data set that was left within a step, or in a worker: files that it
-                 has handed out since `consumed`, and (world, batch, workers, worker), which must be the same
+    taken, grid  not 0 and empty only for a data set that was left within a step, or in a worker: files that
+                 it has handed out since `consumed`, and "world batch workers worker", which must be the same
+
+All keys are always there: a distributed checkpoint loads those that it finds in the state as it is.
 
 Whatever is not here may be another one: ranks, workers, batch size, tail, paths, transforms.
 """
@@ -49,7 +51,7 @@ class Position(NamedTuple):
     epoch: int
     consumed: int
     taken: int = 0
-    grid: tuple[int, int, int, int] | None = None
+    grid: str = ""
 
 
 class Identity(NamedTuple):
@@ -62,10 +64,7 @@ class Identity(NamedTuple):
     def save(self, at: Position) -> dict[str, Any]:
         """The state dict of a position."""
         state: dict[str, Any] = {"version": _VERSION, "epoch": at.epoch, "consumed": at.consumed}
-        state |= self._asdict()
-        if at.taken and at.grid is not None:
-            state |= {"taken": at.taken, "grid": list(at.grid)}
-        return state
+        return state | self._asdict() | {"taken": at.taken, "grid": at.grid if at.taken else ""}
 
     def load(self, state: Mapping[str, Any], on_change: OnChange) -> Position:
         """The position in a state dict.
@@ -79,11 +78,9 @@ class Identity(NamedTuple):
                 "version of volfs_client, or is no position of a loader"
             )
         try:
-            at = Position(int(state["epoch"]), int(state["consumed"]), int(state.get("taken", 0)))
+            epoch, consumed, taken = (int(state[name]) for name in ("epoch", "consumed", "taken"))
+            at = Position(epoch, consumed, taken, str(state["grid"]))
             seed, total, fingerprint = state["seed"], int(state["total"]), state["fingerprint"]
-            if at.taken:
-                world, batch, workers, worker = (int(each) for each in state["grid"])
-                at = at._replace(grid=(world, batch, workers, worker))
         except (KeyError, TypeError, ValueError) as error:
             raise StateMismatch(f"a position that is damaged: {error!r}") from error
         if min(at.epoch, at.consumed, at.taken) < 0:
