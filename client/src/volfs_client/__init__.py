@@ -16,6 +16,7 @@ from volfs_client.errors import (
     CheckpointDamaged,
     CheckpointError,
     CheckpointExists,
+    CheckpointFailed,
     CheckpointMissing,
     ClientError,
     CopyFailed,
@@ -29,6 +30,11 @@ from volfs_client.errors import (
 from volfs_client.mount import is_volfs, local_path, prefetch, release, status
 
 if TYPE_CHECKING:
+    from volfs_client.checkpoint.keeping import CheckpointManager
+    from volfs_client.checkpoint.reader import VolumeReader
+    from volfs_client.checkpoint.reader import VolumeReader as UCVolumeReader
+    from volfs_client.checkpoint.writer import VolumeWriter
+    from volfs_client.checkpoint.writer import VolumeWriter as UCVolumeWriter
     from volfs_client.dataset import UCVolumeDataset, VolumeDataset
     from volfs_client.loader import DataLoader
     from volfs_client.paths import LocalFile, LocalPath
@@ -41,6 +47,8 @@ __all__ = [
     "CheckpointDamaged",
     "CheckpointError",
     "CheckpointExists",
+    "CheckpointFailed",
+    "CheckpointManager",
     "CheckpointMissing",
     "Checkpointable",
     "ClientError",
@@ -56,7 +64,11 @@ __all__ = [
     "TableError",
     "TooFewFiles",
     "UCVolumeDataset",
+    "UCVolumeReader",
+    "UCVolumeWriter",
     "VolumeDataset",
+    "VolumeReader",
+    "VolumeWriter",
     "__version__",
     "is_volfs",
     "local_path",
@@ -70,6 +82,7 @@ __version__ = "0.1.0"
 #: Where names live that are imported when they are first used.
 _LATER: Final[dict[str, str]] = {
     "BatchTiming": "volfs_client.timing",
+    "CheckpointManager": "volfs_client.checkpoint.keeping",
     "Checkpointable": "volfs_client.stateful",
     "DataLoader": "volfs_client.loader",
     "LocalFile": "volfs_client.paths",
@@ -77,14 +90,20 @@ _LATER: Final[dict[str, str]] = {
     "MlflowTimings": "volfs_client.timing",
     "UCVolumeDataset": "volfs_client.dataset",
     "VolumeDataset": "volfs_client.dataset",
+    "VolumeReader": "volfs_client.checkpoint.reader",
+    "VolumeWriter": "volfs_client.checkpoint.writer",
 }
+
+#: Names that scripts for another product use, so that only their import line has to change.
+_ALIASES: Final[dict[str, str]] = {"UCVolumeReader": "VolumeReader", "UCVolumeWriter": "VolumeWriter"}
 
 
 def __getattr__(name: str) -> object:
-    module = _LATER.get(name)
+    real = _ALIASES.get(name, name)
+    module = _LATER.get(real)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(module), name)
+    value: object = getattr(import_module(module), real)
     globals()[name] = value
     return value
 

@@ -11,6 +11,7 @@
         CheckpointExists    FileExistsError too
         CheckpointMissing   FileNotFoundError too
         CheckpointDamaged   a file is missing or has another size
+        CheckpointFailed    a rank could not save or load its part; it names each
       CopyFailed          some files could not be copied; it names each
       TableError          an export cannot be made
 
@@ -24,6 +25,7 @@ __all__ = [
     "CheckpointDamaged",
     "CheckpointError",
     "CheckpointExists",
+    "CheckpointFailed",
     "CheckpointMissing",
     "ClientError",
     "CopyFailed",
@@ -78,6 +80,22 @@ class CheckpointMissing(CheckpointError, FileNotFoundError):
 
 class CheckpointDamaged(CheckpointError):
     """A file of the checkpoint is missing, or shorter than it was."""
+
+
+class CheckpointFailed(CheckpointError):
+    """Ranks could not save or load their part. `failures`: the error of each such rank.
+
+    `errno` is that of the first error of the file system among them, None if there is none.
+    """
+
+    def __init__(self, message: str, failures: dict[int, BaseException]) -> None:
+        super().__init__(message, failures)
+        self.failures = failures
+        numbers = [one.errno for one in failures.values() if isinstance(one, OSError)]
+        self.errno = numbers[0] if numbers else None
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class CopyFailed(ClientError):
