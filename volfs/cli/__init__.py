@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from volfs import __version__
-from volfs.cli import commit, evict, fsck, mount, recover, status, umount, warm
+from volfs.cli import commit, cp, evict, fsck, mount, recover, status, umount, warm
 
 __all__ = ["main"]
 
@@ -21,6 +21,7 @@ for _verb in (
     umount.umount,
     status.status,
     warm.warm,
+    cp.cp,
     evict.evict,
     commit.commit,
     recover.recover,

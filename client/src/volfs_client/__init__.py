@@ -35,10 +35,12 @@ if TYPE_CHECKING:
     from volfs_client.checkpoint.reader import VolumeReader as UCVolumeReader
     from volfs_client.checkpoint.writer import VolumeWriter
     from volfs_client.checkpoint.writer import VolumeWriter as UCVolumeWriter
+    from volfs_client.copying import CopyCounts, copy_tree
     from volfs_client.dataset import UCVolumeDataset, VolumeDataset
     from volfs_client.loader import DataLoader
     from volfs_client.paths import LocalFile, LocalPath
     from volfs_client.stateful import Checkpointable
+    from volfs_client.tables import ExportedTable, export_table, table_to_pandas
     from volfs_client.timing import BatchTiming, MlflowTimings
 
 __all__ = [
@@ -52,8 +54,10 @@ __all__ = [
     "CheckpointMissing",
     "Checkpointable",
     "ClientError",
+    "CopyCounts",
     "CopyFailed",
     "DataLoader",
+    "ExportedTable",
     "FilesChanged",
     "LocalFile",
     "LocalPath",
@@ -70,11 +74,14 @@ __all__ = [
     "VolumeReader",
     "VolumeWriter",
     "__version__",
+    "copy_tree",
+    "export_table",
     "is_volfs",
     "local_path",
     "prefetch",
     "release",
     "status",
+    "table_to_pandas",
 ]
 
 __version__ = "0.1.0"
@@ -84,7 +91,9 @@ _LATER: Final[dict[str, str]] = {
     "BatchTiming": "volfs_client.timing",
     "CheckpointManager": "volfs_client.checkpoint.keeping",
     "Checkpointable": "volfs_client.stateful",
+    "CopyCounts": "volfs_client.copying",
     "DataLoader": "volfs_client.loader",
+    "ExportedTable": "volfs_client.tables",
     "LocalFile": "volfs_client.paths",
     "LocalPath": "volfs_client.paths",
     "MlflowTimings": "volfs_client.timing",
@@ -92,6 +101,9 @@ _LATER: Final[dict[str, str]] = {
     "VolumeDataset": "volfs_client.dataset",
     "VolumeReader": "volfs_client.checkpoint.reader",
     "VolumeWriter": "volfs_client.checkpoint.writer",
+    "copy_tree": "volfs_client.copying",
+    "export_table": "volfs_client.tables",
+    "table_to_pandas": "volfs_client.tables",
 }
 
 #: Names that scripts for another product use, so that only their import line has to change.

@@ -99,11 +99,12 @@ class CheckpointFailed(CheckpointError):
 
 
 class CopyFailed(ClientError):
-    """Some files could not be copied. `failed`: (path, error) of each."""
+    """Some files could not be copied. `failed`: (path, error) of each; `stopped`: the rest was not tried."""
 
-    def __init__(self, message: str, failed: list[tuple[str, OSError]]) -> None:
+    def __init__(self, message: str, failed: list[tuple[str, OSError]], *, stopped: bool = False) -> None:
         super().__init__(message)
         self.failed = failed
+        self.stopped = stopped
 
 
 class TableError(ClientError):
