@@ -7,6 +7,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.set-up
 BENCH_STAMP := $(VENV)/.set-up-bench
+HEAVY_STAMP := $(VENV)/.set-up-heavy
 PYTEST_ARGS ?=
 # Most tests wait for a daemon, a clock or a disk: more processes than the two cores of a small machine.
 WORKERS ?= 4
@@ -19,7 +20,7 @@ help:
 	@echo 'make setup   system packages (as root), .venv with volfs, the client and the tools'
 	@echo 'make demo    two mounts of one directory, each promise shown'
 	@echo 'make test    setup, check and the whole test suite in WORKERS (4) processes; PYTEST_ARGS="-k name" for a part'
-	@echo 'make test-all  the same with the tests that take minutes'
+	@echo 'make test-all  the same with the tests that take minutes or heavy packages (Spark needs Java 17)'
 	@echo 'make soak    SOAK_LISTS (300) lists simulated, a store that hangs for a minute, then daemons killed for'
 	@echo '             SOAK_MINUTES (20) and what they acknowledged compared; SOAK_SEED repeats'
 	@echo 'make check   ruff, mypy --strict, import-linter'
@@ -50,7 +51,7 @@ format: $(STAMP)
 test: $(STAMP) check
 	$(PY) -m pytest -n $(WORKERS) --dist worksteal -m 'not long' $(PYTEST_ARGS)
 
-test-all: $(STAMP) check
+test-all: $(HEAVY_STAMP) check
 	$(PY) -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 soak: $(STAMP)
@@ -66,6 +67,10 @@ bench: $(BENCH_STAMP)
 
 $(BENCH_STAMP): $(STAMP)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
+	@touch $@
+
+$(HEAVY_STAMP): $(STAMP)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev,heavy]'
 	@touch $@
 
 clean:
