@@ -179,6 +179,30 @@ def test_lease_ends_in_time() -> None:
     trio.run(main, clock=clock)
 
 
+def test_a_lease_may_end_before_anybody_looks() -> None:
+    """R6a: one that is given and released at once, as a loader does, leaves the others their time."""
+    clock = trio.testing.MockClock()
+    file: Any = SimpleNamespace(id=1, size=4 * M, present={}, unverified=set(), sealed=False)
+
+    async def main() -> None:
+        shelf: Any = SimpleNamespace(hold=lambda _: None, release=lambda _: None)
+        room: Any = SimpleNamespace(limit_bytes=100 * M)
+        leases = Leases(shelf, room, 60)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(leases.run)
+            await trio.testing.wait_all_tasks_blocked()
+            assert leases.take(file) and leases.end(file)
+            await trio.testing.wait_all_tasks_blocked()
+            assert leases.take(file)
+            await trio.testing.wait_all_tasks_blocked()
+            clock.jump(60.1)
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(leases) == 0
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=clock)
+
+
 async def test_leases_are_bounded_by_half_of_the_cache(tmp_path: Path) -> None:
     """R6a: what is leased already may be asked for again; what is too much is refused."""
     sources = [Source(content(5 * M, seed=i), b"%d" % i) for i in range(3)]

@@ -90,7 +90,7 @@ class Leases:
     async def run(self) -> None:
         """End leases when their time is over, until cancelled."""
         while True:
-            if not self._leases:
+            while not self._leases:  # one may be given and ended before this task runs
                 self._given = trio.Event()
                 await self._given.wait()
             first = next(iter(self._leases.values()))
