@@ -283,6 +283,21 @@ async def test_a_hint_is_followed(tmp_path: Path, base: str) -> None:
         assert "open" not in mount.calls()
 
 
+async def test_what_was_fetched_ahead_is_handed_out(tmp_path: Path) -> None:
+    """R6a: at the first request, from the disk, with no call to the store; its memory is free then."""
+    async with remote(tmp_path) as mount:
+        files = mount.make("d", 6)
+        await hint(mount, "d", list(files))
+        await idle(mount)
+        assert len(mount.cache.wholes) == len(files)
+        mount.calls()
+        for name, content in files.items():
+            local = await mount.vfs.getxattr(await mount.number(f"d/{name}"), b"user.volfs.path", READER)
+            assert Path(os.fsdecode(local)).read_bytes() == content
+        assert mount.calls() == {}
+        assert len(mount.cache.wholes) == 0
+
+
 async def test_a_hint_of_what_is_not_there(tmp_path: Path) -> None:
     """R7a: names that lead nowhere, up, or to a directory are ignored, and so is the empty one."""
     async with remote(tmp_path) as mount:

@@ -125,8 +125,7 @@ async def unload(cache: Cache, file: File) -> None:
     if cache.wholes.has(st.version):
         file.moved()  # a cache file that somebody uses is not replaced by a whole one
         await cache.wholes.kept(st.version)
-        if st.version not in cache.complete({st.version: st.size}):
-            cache.wholes.drop(st.version)
+        cache.wholes.drop(st.version)
 
 
 async def _outlast(volume: Volume, node: Node) -> None:
