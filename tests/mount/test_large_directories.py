@@ -20,7 +20,7 @@ _ENTRIES = 200_000
 _GROWTH = 400 << 20
 
 
-@pytest.mark.parametrize("mode", ["local", "cached"])
+@pytest.mark.parametrize("mode", [pytest.param("local", marks=pytest.mark.long), "cached"])
 def test_two_hundred_thousand_entries(make_volume: Callable[..., Volume], mode: str) -> None:
     """ls -f, ls -l and single stats of 200,000 entries: complete, in seconds, in bounded memory."""
     volume = make_volume(mode=mode)

@@ -227,7 +227,7 @@ def test_store_that_refuses_a_commit(make_volume: Callable[..., Volume]) -> None
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("mode", ["local", "cached"])
+@pytest.mark.parametrize("mode", [pytest.param("local", marks=pytest.mark.long), "cached"])
 def test_memory_and_descriptors_stay_flat(make_volume: Callable[..., Volume], mode: str) -> None:
     """300,000 stats and opens of 3,000 files, with the kernel forgetting in between: tables shrink, memory
     stays.
