@@ -18,7 +18,10 @@ import volfs
 _ROOT = Path(__file__).resolve().parents[1]
 _SOURCES = sorted(path for top in ("volfs", "client/src", "tests") for path in (_ROOT / top).rglob("*.py"))
 _MODULES = sorted(
-    name for _, name, _ in pkgutil.walk_packages(volfs.__path__, "volfs.") if name != "volfs.__main__"
+    name
+    for package in (volfs, volfs_client)
+    for _, name, _ in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    if name != "volfs.__main__"
 )
 
 

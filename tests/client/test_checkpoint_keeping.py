@@ -22,6 +22,7 @@ from volfs_client import (
     CheckpointManager,
     CheckpointMissing,
     VolumeWriter,
+    temporary,
 )
 from volfs_client.checkpoint import Saved, save, steps
 
@@ -212,30 +213,36 @@ def test_a_callback_that_fails_does_not_fail_the_save(
 
 
 def test_what_the_dead_left_is_removed(tmp_path: Path) -> None:
-    """Hidden directories of dead processes of this machine go at once, of others when they are old enough."""
-    dead = subprocess.Popen([sys.executable, "-S", "-c", ""])
-    dead.wait()
-    here, old = steps._machine(), 10_000.0
+    """Hidden directories of dead processes of this machine go at once, of others when they are old enough.
+
+    Also if their process ids are used again.
+    """
+    ask = "from volfs_client import temporary; print(temporary.owner())"
+    dead = subprocess.run(
+        [sys.executable, "-c", ask], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    here, old = temporary.owner(), 10_000.0
+    other = "0000000000000000-1-1"
     for name in (
-        f".step-1.{here}-{dead.pid}-00000000.tmp",
-        f".step-1.{here}-{os.getpid()}-00000000.tmp",
-        f".step-1.{here}-1-00000000.old",
-        ".step-2.000000000000-1-00000000.tmp",
-        ".step-3.000000000000-1-00000000.old",
+        f".step-1.{dead}-00000000.tmp",
+        f".step-1.{here}0-00000000.tmp",
+        f".step-1.{here}-00000000.tmp",
+        f".step-1.{here}-00000000.old",
+        f".step-2.{other}-00000000.tmp",
+        f".step-3.{other}-00000000.old",
         ".other",
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__0_0.distcp").write_text("x")
-    young = tmp_path / ".step-2.000000000000-1-00000000.tmp"
-    for path in [young, *(tmp_path / ".step-3.000000000000-1-00000000.old").iterdir()]:
+    young, stale = tmp_path / f".step-2.{other}-00000000.tmp", tmp_path / f".step-3.{other}-00000000.old"
+    for path in [young, *stale.iterdir(), stale]:
         os.utime(path, (old, old))
-    os.utime(tmp_path / ".step-3.000000000000-1-00000000.old", (old, old))
     CheckpointManager(tmp_path).save(9, state(9))
 
     assert sorted(os.listdir(tmp_path)) == [
         ".other",
-        f".step-1.{here}-1-00000000.old",
-        f".step-1.{here}-{os.getpid()}-00000000.tmp",
+        f".step-1.{here}-00000000.old",
+        f".step-1.{here}-00000000.tmp",
         young.name,
         "step-9",
     ]

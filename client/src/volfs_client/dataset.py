@@ -1,7 +1,7 @@
 """The data set: paths of files, divided among ranks and workers, in an order that can be resumed.
 
 It joins what others know: the files (`listing`), their order (`order`), the rank (`ranks`), the epoch
-(`progress`), and where each file is read (`nearby`). Batches, and positions counted by what was consumed, are
+(`epochs`), and where each file is read (`nearby`). Batches, and positions counted by what was consumed, are
 the loader's (`loader`).
 
 *Concurrency:* files are listed once, when it is made, in the main process; workers get the list with the
@@ -20,12 +20,12 @@ import torch.utils.data
 from torch.utils.data import IterableDataset
 
 from volfs_client import ranks
+from volfs_client.epochs import Progress
 from volfs_client.errors import StateMismatch, TooFewFiles
 from volfs_client.listing import AnyPath, Filter, find
 from volfs_client.nearby import Nearby
 from volfs_client.order import TAILS, Grid, Pass, Tail, permutation
 from volfs_client.paths import LocalFile, LocalPath
-from volfs_client.progress import Progress
 from volfs_client.stateful import Identity, OnChange, Position
 
 if TYPE_CHECKING:

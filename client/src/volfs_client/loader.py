@@ -23,9 +23,9 @@ from torch.utils.data import IterableDataset
 
 from volfs_client import ranks
 from volfs_client.dataset import VolumeDataset
+from volfs_client.epochs import Progress
 from volfs_client.errors import StateMismatch
 from volfs_client.order import Pass
-from volfs_client.progress import Progress
 from volfs_client.stateful import Position
 from volfs_client.timing import BatchTiming
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from volfs_client import temporary
 from volfs_client.delta import DeltaRows, first_line
+from volfs_client.durable import sync_directory, sync_file
 from volfs_client.errors import TableError
 from volfs_client.exchange import publish
 
@@ -256,12 +257,9 @@ def _check(made: str, target: str, expected: int | None) -> ExportedTable:
 
 def _sync(made: str) -> None:
     """All files, then the directory: on a mount this is when other nodes can have them."""
-    for path in (*(os.path.join(made, name) for name in os.listdir(made)), made):
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    for name in os.listdir(made):
+        sync_file(os.path.join(made, name))
+    sync_directory(made)
 
 
 def _sweep(directory: str) -> None:

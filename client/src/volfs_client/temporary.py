@@ -21,11 +21,14 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-__all__ = ["done", "is_abandoned", "is_ours", "name"]
+__all__ = ["OWNER", "done", "is_abandoned", "is_alive", "is_ours", "name", "owner"]
 
 #: Hidden, and independent of the target's name: that may be as long as a name can be.
 _PREFIX: Final = ".volfs-tmp"
-_NAME: Final = re.compile(rf"{re.escape(_PREFIX)}-([0-9a-f]{{16}})-(\d+)-(\d+)-\d+")
+
+#: An owner in a name: the boot and process namespace, the process id, its start.
+OWNER: Final = r"[0-9a-f]{16}-\d+-\d+"
+_NAME: Final = re.compile(rf"{re.escape(_PREFIX)}-({OWNER})-\d+")
 
 #: Seconds. Whoever writes changes something much more often.
 _SILENCE_S: Final = 86_400.0
@@ -38,7 +41,7 @@ _in_use: set[str] = set()
 
 def name() -> str:
     """A new name, of this process, until it is `done`."""
-    made = f"{_PREFIX}-{_place()}-{_owner(os.getpid())}-{next(_numbers)}"
+    made = f"{_PREFIX}-{owner()}-{next(_numbers)}"
     _in_use.add(made)
     return made
 
@@ -58,23 +61,36 @@ def is_abandoned(name: str, found: os.stat_result) -> bool:
     match = _NAME.fullmatch(name)
     if match is None:
         return False
-    place, pid, start = match.groups()
-    if place == _place():
-        if int(pid) == os.getpid():
-            return name not in _in_use
-        return _start(int(pid)) != int(start)
-    return time.time() - max(found.st_mtime, found.st_ctime) > _SILENCE_S
+    alive = is_alive(match[1])
+    if alive is None:
+        return time.time() - max(found.st_mtime, found.st_ctime) > _SILENCE_S
+    return not alive or (match[1] == owner() and name not in _in_use)
+
+
+def owner() -> str:
+    """This process, as it stands in names."""
+    return f"{_place()}-{_started(os.getpid())}"
+
+
+def is_alive(owner: str) -> bool | None:
+    """Whether the process that an owner stands for runs; None: it is one of another machine or boot."""
+    place, pid, start = owner.split("-")
+    return _start(int(pid)) == int(start) if place == _place() else None
 
 
 @cache
 def _place() -> str:
     """Where process ids mean what they mean here."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
-    return hashlib.sha256(boot + os.readlink("/proc/self/ns/pid").encode()).hexdigest()[:16]
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+        place = boot + os.readlink("/proc/self/ns/pid").encode()
+    except OSError:  # a sandbox that shows no /proc
+        place = os.uname().nodename.encode()
+    return hashlib.sha256(place).hexdigest()[:16]
 
 
 @cache
-def _owner(pid: int) -> str:
+def _started(pid: int) -> str:
     return f"{pid}-{_start(pid)}"
 
 

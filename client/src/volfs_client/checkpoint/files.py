@@ -6,30 +6,15 @@ says so asks more of a volfs mount.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO, Final
+from typing import IO
 
+from volfs_client.durable import sync_directory
 from volfs_client.mount import is_volfs
 
-__all__ = ["current_size", "make_directory", "publish_file", "remove_files", "sync_directory"]
-
-#: How file systems say that a directory cannot be synced; they promise no more than they do anyway.
-_NOT_SYNCED: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF})
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in _NOT_SYNCED:
-            raise
-    finally:
-        os.close(fd)
+__all__ = ["current_size", "make_directory", "publish_file", "remove_files"]
 
 
 def make_directory(path: Path) -> None:

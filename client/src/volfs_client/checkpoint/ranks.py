@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
+from volfs_client.ranks import share
+
 __all__ = ["Ranks"]
 
 T = TypeVar("T")
@@ -47,20 +49,7 @@ class Ranks:
 
     def decide(self, decision: Callable[[], T]) -> T:
         """What the coordinator decided, on all ranks; an error of it is raised on all ranks."""
-        group = self.group
-        if group is None:
-            return decision()
-        outcome: list[Any] = [None, None]
-        if self.is_coordinator:
-            try:
-                outcome[0] = decision()
-            except Exception as error:
-                outcome[1] = error
-        dist.broadcast_object_list(outcome, src=dist.get_global_rank(group, 0), group=group)
-        if outcome[1] is not None:
-            raise outcome[1]
-        value: T = outcome[0]
-        return value
+        return share(decision, self.group)
 
     def close(self) -> None:
         """Give up the group, if it is our own."""

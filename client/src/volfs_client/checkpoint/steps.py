@@ -4,7 +4,7 @@
     .step-200.OWNER.tmp/               being written, or left by somebody who died
     .step-50.OWNER.old/                being deleted
 
-An OWNER is a process of one boot of one machine. What a dead one left is removed at once if it
+An OWNER is a process of one boot of one machine (`temporary`). What a dead one left is removed at once if it
 was one of this machine, else when nothing in it changed for `stale_s`. It takes no decision about which
 checkpoints are kept (`keeping`), and it needs no torch.
 
@@ -14,7 +14,6 @@ checkpoints are kept (`keeping`), and it needs no torch.
 from __future__ import annotations
 
 import errno
-import hashlib
 import logging
 import os
 import re
@@ -24,7 +23,9 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from volfs_client.checkpoint.files import make_directory, sync_directory
+from volfs_client import temporary
+from volfs_client.checkpoint.files import make_directory
+from volfs_client.durable import sync_directory
 from volfs_client.errors import CheckpointExists
 
 __all__ = ["Steps"]
@@ -33,7 +34,7 @@ _log = logging.getLogger("volfs_client")
 
 _METADATA: Final = ".metadata"
 _STEP: Final = re.compile(r"step-(\d+)")
-_HIDDEN: Final = re.compile(r"\.step-\d+\.(?P<machine>[0-9a-f]{12})-(?P<pid>\d+)-[0-9a-f]{8}\.(?:tmp|old)")
+_HIDDEN: Final = re.compile(rf"\.step-\d+\.({temporary.OWNER})-[0-9a-f]{{8}}\.(?:tmp|old)")
 
 
 class Steps:
@@ -119,37 +120,15 @@ class Steps:
             match = _HIDDEN.fullmatch(name)
             if match is None:
                 continue
-            if name in self._abandoned or self._is_left(
-                self.root / name, match["machine"], int(match["pid"])
-            ):
+            if name in self._abandoned or self._is_left(self.root / name, match[1]):
                 _remove_tree(self.root / name)
 
     def _hidden(self, step: int, kind: str) -> Path:
-        return self.root / f".step-{step}.{_machine()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.{kind}"
+        return self.root / f".step-{step}.{temporary.owner()}-{uuid.uuid4().hex[:8]}.{kind}"
 
-    def _is_left(self, path: Path, machine: str, pid: int) -> bool:
-        if machine == _machine():
-            return not _is_running(pid)
-        return time.time() - _last_change_s(path) > self._stale_s
-
-
-def _machine() -> str:
-    """One boot of one machine, as far as process ids mean the same in it."""
-    try:
-        parts = Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")
-    except OSError:
-        parts = os.uname().nodename, ""
-    return hashlib.sha256("".join(parts).encode()).hexdigest()[:12]
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    def _is_left(self, path: Path, owner: str) -> bool:
+        alive = temporary.is_alive(owner)
+        return time.time() - _last_change_s(path) > self._stale_s if alive is None else not alive
 
 
 def _last_change_s(path: Path) -> float:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from volfs_client import temporary
+from volfs_client.durable import sync_directory
 
 __all__ = ["CHUNK_BYTES", "KEPT_MODE", "Changed", "Transfer", "copy_link", "is_same", "refusal"]
 
@@ -128,7 +129,7 @@ class Transfer:
                 raise OSError(errno.EIO, f"the copy has {size} of {self.size} bytes", self.target)
             os.replace(self._temporary, self.target)
             if fsync:
-                _sync_directory(os.path.dirname(self.target) or ".")
+                sync_directory(os.path.dirname(self.target) or ".")
         os.close(self._reading)
         temporary.done(os.path.basename(self._temporary))
 
@@ -237,11 +238,3 @@ def _identity(st: os.stat_result) -> tuple[int, ...]:
 
 def _version(st: os.stat_result) -> tuple[int, int]:
     return st.st_size, st.st_mtime_ns
-
-
-def _sync_directory(directory: str) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
