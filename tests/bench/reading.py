@@ -14,7 +14,7 @@ from typing import Final
 
 from tests.bench.settings import MIB
 
-__all__ = ["Pieces", "Read", "read_streams", "read_whole"]
+__all__ = ["Pieces", "Read", "read_streams", "read_whole", "together"]
 
 #: What cat, tar and most loaders ask for is 128 KiB to 1 MiB; the kernel sends at most 1 MiB a request.
 _PIECE_BYTES: Final = MIB
@@ -36,6 +36,17 @@ class Read:
     def mbps(self) -> float:
         """Megabytes (1e6) a second."""
         return self.count / self.seconds / 1e6
+
+
+def together(reads: Sequence[Read]) -> Read:
+    """Several readings in a row as one; its pieces are the last one's."""
+    whole = Read()
+    for read in reads:
+        whole.count += read.count
+        whole.seconds += read.seconds
+        whole.cut = whole.cut or read.cut
+        whole.pieces = read.pieces
+    return whole
 
 
 def read_whole(path: Path, cut_s: float | None = None) -> Read:

@@ -25,7 +25,7 @@ class Measurement:
     written_bytes: int = 0  #: to the store
     cpu_s: float | None = None  #: of the daemon; None where there is none
     peak_bytes: int | None = None  #: of the daemon, up to the end of the trial
-    cut: bool = False  #: ended before all was done: a rate, not a whole
+    cut: bool = False  #: ended before all was done: a rate of a part, or the least that it takes
     details: dict[str, float | str] = field(default_factory=dict)
     failed: str | None = None
 

@@ -16,7 +16,8 @@ __all__ = ["SCENARIO"]
 
 _FILE_BYTES: Final = 4 * KIB
 _CUT_S: Final = 60.0
-_COMMIT_S: Final = 120.0
+#: Twice what is asked for; who takes longer is cut off.
+_COMMIT_S: Final = 60.0
 
 
 def _work(trial: Trial) -> None:
@@ -38,11 +39,10 @@ def _work(trial: Trial) -> None:
         trial.fail("committed", f"not all created within {_CUT_S:g} s")
         return
     with trial.measure("committed") as measured:
-        done = wait_until(trial.mounted.settled, _COMMIT_S, every_s=0.25)
-    if not done:
-        trial.fail("committed", f"not all committed within {_COMMIT_S:g} s")
-        return
+        measured.cut = not wait_until(trial.mounted.settled, _COMMIT_S, every_s=0.25)
     measured.value = time.perf_counter() - start
+    if measured.cut:
+        return
     if trial.system.name == "juicefs":  # its store holds objects of its own
         return
     found = [path for path in (trial.source / "new").iterdir() if path.read_bytes() == content]
