@@ -94,6 +94,9 @@ class Runner:
     def run(self, scenarios: Sequence[tuple[Scenario, frozenset[str]]]) -> Iterator[Entry]:
         """Every measurement of the chosen rows, as it comes."""
         for scenario, rows in scenarios:
+            if hint := scenario.missing():
+                self._say(f"{scenario.name} is not installed, and left out ({hint})")
+                continue
             systems = [self._systems[name] for name in scenario.systems if name in self._systems]
             for number in range(self._settings.rounds):
                 # Another one begins each round: whoever comes first may find a calmer machine.
@@ -140,12 +143,15 @@ class Runner:
                 source = self._data.get(scenario.data)
             behind = system.source(source)
             os.sync()  # what the trial before wrote is not to be written during this one
-            bring_into_memory(behind)
-            store = SlowStore(self._binary, behind, base)
-            stack.push(_end(store.daemon))
+            store = None
+            if scenario.slow:
+                bring_into_memory(behind)
+                store = SlowStore(self._binary, behind, base)
+                stack.push(_end(store.daemon))
             sizes = self._settings.sizes
             limit = scenario.cache_bytes(sizes) if scenario.cache_bytes else None
-            place = Place(base, source, store.path, limit, scenario.background)
+            path = store.path if store else behind
+            place = Place(base, source, path, limit, scenario.background)
             mounted = system.mount(place)
             if mounted.daemon is not None:
                 stack.push(_end(mounted.daemon))
