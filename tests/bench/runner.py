@@ -16,6 +16,7 @@ from pathlib import Path
 from subprocess import SubprocessError
 from typing import Final
 
+from tests.bench import dlio
 from tests.bench.daemon import Daemon, DaemonError
 from tests.bench.data import Data
 from tests.bench.deadline import DidNotEnd
@@ -53,11 +54,12 @@ def chosen(scenarios: Sequence[Scenario], only: Sequence[str]) -> list[tuple[Sce
 
 
 def needed_bytes(settings: Settings) -> int:
-    """Room on the disk for all data sets, once more as objects of JuiceFS, and the caches of one trial."""
+    """Room on the disk for all data sets, most also as objects of JuiceFS, and the caches of one trial."""
     sizes = settings.sizes
     small = sizes.files * sizes.file_bytes
     sets = small + sizes.large_bytes + sizes.shuffled_files * sizes.shuffled_bytes + sizes.checkpoint_bytes
-    return 2 * sets + 2 * max(small, sizes.large_bytes)
+    trained = sum(one.files(sizes) * one.record_bytes for one in dlio.WORKLOADS)
+    return 2 * sets + trained + 2 * max(small, sizes.large_bytes)
 
 
 class Runner:

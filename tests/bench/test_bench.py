@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench import dlio
 from tests.bench.results import Entry, summarize
 from tests.bench.runner import Runner, chosen
 from tests.bench.scenario import Scenario
@@ -113,3 +114,15 @@ def test_a_scenario_without_its_programs_is_left_out(base: Path) -> None:
 
     assert _run_all(base, scenario, said.append) == []
     assert said == ["absent is not installed, and left out (make it)"]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(dlio.missing() is not None, reason="DLIO comes with make bench-dlio")
+def test_dlio_runs(base: Path) -> None:
+    """Both workloads train for two epochs through a mount, and DLIO's own figures are the rows'."""
+    ((scenario, _),) = chosen(SCENARIOS, ["dlio"])
+    entries = _run_all(base, scenario)
+
+    assert [entry.measurement.failed for entry in entries] == [None] * len(scenario.rows)
+    assert {entry.row for entry in entries} == {row.key for row in scenario.rows}
+    assert all((entry.measurement.value or 0) > 0 for entry in entries)
