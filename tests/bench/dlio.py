@@ -45,7 +45,8 @@ class Workload:
     record_bytes: int  #: of the array; an npz holds it as it is, a JPEG takes less
     batch: int
     #: Of a batch; it sleeps so long. Without that, decoding takes all of two cores, and a daemon beside it is
-    #: measured by what is left of them; with too much of it no read shows. This leaves a third of them.
+    #: measured by what is left of them; with much of it no read shows. The values ask for some two thirds of
+    #: the samples that two cores decode from memory.
     computation_s: float
 
     def generate(self, data: Path, output: Path, sizes: Sizes) -> list[str]:
@@ -78,7 +79,7 @@ class Workload:
         return [
             *(sys.executable, "-P", "-m", "tests.bench.dlio", *self.options),
             f"hydra.run.dir={output}",
-            "hydra.job.chdir=True",  # where it runs, it makes a directory for checkpoints, if it has none too
+            "hydra.job.chdir=True",  # it makes a directory for checkpoints where it runs, even to save none
             f"++workload.dataset.data_folder={data}",
             f"++workload.dataset.num_files_train={self.files(sizes)}",
             "++workload.dataset.num_samples_per_file=1",
