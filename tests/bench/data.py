@@ -7,12 +7,15 @@ changed just now may change again unseen, and a careful cache does not keep it.
 from __future__ import annotations
 
 import os
+import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from tests.bench import dlio
 from tests.bench.settings import MIB, Sizes
 
 __all__ = ["CHECKPOINT", "DATA", "LARGE", "Data", "first_difference", "write_noise"]
@@ -56,6 +59,14 @@ def _checkpoint(directory: Path, sizes: Sizes) -> None:
     write_noise(directory / CHECKPOINT, sizes.checkpoint_bytes)
 
 
+def _dlio(directory: Path, sizes: Sizes) -> None:
+    for workload in dlio.WORKLOADS:
+        with tempfile.TemporaryDirectory() as output:
+            command = workload.generate(directory / workload.name, Path(output), sizes)
+            environment = {**os.environ, **dlio.ENVIRONMENT}
+            subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+
+
 #: Name -> how it is made.
 DATA: Final[dict[str, Callable[[Path, Sizes], None]]] = {
     "small": _small,
@@ -63,6 +74,7 @@ DATA: Final[dict[str, Callable[[Path, Sizes], None]]] = {
     "shuffled": _shuffled,
     "listing": _listing,
     "checkpoint": _checkpoint,
+    "dlio": _dlio,
 }
 
 

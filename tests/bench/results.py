@@ -19,10 +19,10 @@ class Measurement:
 
     value: float | None = None
     seconds: float = 0.0
-    requests: int = 0  #: that reached the store
+    requests: int | None = None  #: that reached the store; None where nothing counts them
     calls: dict[str, int] = field(default_factory=dict)  #: of the kernel to ours, `all` and by kind if told
-    read_bytes: int = 0  #: from the store
-    written_bytes: int = 0  #: to the store
+    read_bytes: int = 0  #: from the store, if requests are counted
+    written_bytes: int = 0  #: to it, likewise
     cpu_s: float | None = None  #: of the daemon; None where there is none
     peak_bytes: int | None = None  #: of the daemon, up to the end of the trial
     cut: bool = False  #: ended before all was done: a rate of a part, or the least that it takes

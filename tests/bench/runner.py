@@ -17,6 +17,7 @@ from pathlib import Path
 from subprocess import SubprocessError
 from typing import Final
 
+from tests.bench import dlio
 from tests.bench.daemon import Daemon, DaemonError
 from tests.bench.data import Data
 from tests.bench.deadline import DidNotEnd
@@ -55,11 +56,12 @@ def chosen(scenarios: Sequence[Scenario], only: Sequence[str]) -> list[tuple[Sce
 
 
 def needed_bytes(settings: Settings) -> int:
-    """Room on the disk for all data sets, once more as objects of JuiceFS, and the caches of one trial."""
+    """Room on the disk for all data sets, most also as objects of JuiceFS, and the caches of one trial."""
     sizes = settings.sizes
     small = sizes.files * sizes.file_bytes
     sets = small + sizes.large_bytes + sizes.shuffled_files * sizes.shuffled_bytes + sizes.checkpoint_bytes
-    return 2 * sets + 2 * max(small, sizes.large_bytes)
+    trained = sum(one.files(sizes) * one.record_bytes for one in dlio.WORKLOADS)
+    return 2 * sets + trained + 2 * max(small, sizes.large_bytes)
 
 
 class Runner:
@@ -101,6 +103,9 @@ class Runner:
 
     def _run(self, scenarios: Sequence[tuple[Scenario, frozenset[str]]]) -> Iterator[Entry]:
         for scenario, rows in scenarios:
+            if hint := scenario.missing():
+                self._say(f"{scenario.name} is not installed, and left out ({hint})")
+                continue
             systems = [self._systems[name] for name in scenario.systems if name in self._systems]
             known: set[str] = set()  # peers that are not measured again
             for number in range(self._settings.rounds):
@@ -153,12 +158,15 @@ class Runner:
                 source = self._data.get(scenario.data)
             behind = system.source(source)
             os.sync()  # what the trial before wrote is not to be written during this one
-            bring_into_memory(behind)
-            store = SlowStore(self._binary, behind, base)
-            stack.push(_end(store.daemon))
+            store = None
+            if scenario.slow:
+                bring_into_memory(behind)
+                store = SlowStore(self._binary, behind, base)
+                stack.push(_end(store.daemon))
             sizes = self._settings.sizes
             limit = scenario.cache_bytes(sizes) if scenario.cache_bytes else None
-            place = Place(base, source, store.path, limit, scenario.background)
+            path = store.path if store else behind
+            place = Place(base, source, path, limit, scenario.background)
             mounted = system.mount(place)
             if mounted.daemon is not None:
                 stack.push(_end(mounted.daemon))

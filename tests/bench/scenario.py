@@ -14,7 +14,10 @@ __all__ = ["Scenario"]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`work` fills a trial's measurements. `data` is what it reads; None: an empty directory to write to."""
+    """`work` fills a trial's measurements. `data` is what it reads; None: an empty directory to write to.
+
+    `missing` says how to install what it needs, if that is not there; it is left out then.
+    """
 
     name: str
     rows: tuple[Row, ...]
@@ -24,4 +27,6 @@ class Scenario:
     needs: tuple[str, ...] = ()  #: rows that its targets refer to
     cache_bytes: Callable[[Sizes], int] | None = None
     background: bool = False
+    slow: bool = True  #: False: the systems use the directory itself as their store, and nothing counts
+    missing: Callable[[], str | None] = lambda: None
     deadline_s: float = 300.0

@@ -37,6 +37,8 @@ class Sizes:
     entries: int = 10_000
     checkpoint_bytes: int = 1024 * MIB
     created_files: int = 2000
+    unet3d_files: int = 128  #: of 8 MiB
+    resnet50_files: int = 2048  #: of 112 KiB
 
     @classmethod
     def scaled(cls, scale: float) -> Sizes:
@@ -55,6 +57,8 @@ class Sizes:
             entries=part(whole.entries, 100),
             checkpoint_bytes=part(whole.checkpoint_bytes, 8, MIB),
             created_files=part(whole.created_files, 50),
+            unet3d_files=part(whole.unet3d_files, 16),
+            resnet50_files=part(whole.resnet50_files, 128),
         )
 
     @property

@@ -26,7 +26,10 @@ __all__ = ["Bindfs", "Direct", "Local", "Mounted", "Place", "Rclone", "System", 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a trial happens. All below `base`, which is fresh; `store` is slow, `source` the same, fast."""
+    """Where a trial happens. All below `base`, which is fresh; `store` is slow, `source` the same, fast.
+
+    Where the scenario's store is not slow, both are one directory.
+    """
 
     base: Path
     source: Path

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from tests.bench import dlio
 from tests.bench.results import Entry, Measurement, as_json, medians, summarize
 from tests.bench.runner import chosen
 from tests.bench.scenarios import SCENARIOS
@@ -146,6 +150,16 @@ def test_full_size_is_what_the_targets_are_for() -> None:
     assert small.file_bytes == Sizes().file_bytes
     assert small.large_bytes % _MIB == 0
     assert small.files < 100
+
+
+def test_dlio_has_a_figure_an_epoch(tmp_path: Path) -> None:
+    """They are read from its summary, in order; also the smallest data set has more than one batch."""
+    metric = {"train_throughput_samples_per_second": [50.0, 100.0], "train_au_percentage": [40.0, 90.0]}
+    (tmp_path / "summary.json").write_text(json.dumps({"metric": metric}))
+
+    for workload in dlio.WORKLOADS:
+        assert workload.epochs(tmp_path) == [dlio.Epoch(50, 40), dlio.Epoch(100, 90)]
+        assert workload.files(Sizes.scaled(0.001)) >= 2 * workload.batch
 
 
 def test_measurements_are_written_whole() -> None:

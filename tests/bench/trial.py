@@ -64,7 +64,7 @@ class Trial:
 
     system: System
     mounted: Mounted
-    store: SlowStore
+    store: SlowStore | None  #: None where it is the directory itself
     source: Path
     data: Data
     sizes: Sizes
@@ -91,15 +91,16 @@ class Trial:
         daemon = self.mounted.daemon
         cpu = daemon.cpu_s() if daemon else None
         called = self._calls()
-        before = self.store.counters()
+        before = self.store.counters() if self.store else None
         start = time.perf_counter()
         yield measured
         if not measured.seconds:
             measured.seconds = time.perf_counter() - start
-        spent = self.store.counters().since(before)
         if measured.value is None:
             measured.value = measured.seconds
-        measured.requests, measured.read_bytes, measured.written_bytes = spent
+        if self.store and before:
+            spent = self.store.counters().since(before)
+            measured.requests, measured.read_bytes, measured.written_bytes = spent
         if daemon and cpu is not None:
             measured.cpu_s = daemon.cpu_s() - cpu
         measured.calls = {kind: count - called.get(kind, 0) for kind, count in self._calls().items()}
@@ -138,9 +139,15 @@ class Trial:
                 self.kill()
                 self._running = None
 
-    def run(self, command: Sequence[str | Path], *, cut_s: float | None = None) -> tuple[str, bool]:
+    def run(
+        self,
+        command: Sequence[str | Path],
+        *,
+        cut_s: float | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> tuple[str, bool]:
         """Run a program; its output, and whether it was cut off after `cut_s`. Raises OSError if it fails."""
-        with self.start(command) as process:
+        with self.start(command, environment) as process:
             try:
                 said, _ = process.communicate(timeout=cut_s)
             except subprocess.TimeoutExpired:
@@ -158,7 +165,6 @@ class Trial:
 
     def deadline(self, seconds: float) -> Deadline:
         """Ends what the work hangs in: its program, the store (the daemon may wait for it), the daemon."""
-        ends = [self.kill, self.store.daemon.destroy]
-        if self.mounted.daemon is not None:
-            ends.append(self.mounted.daemon.destroy)
+        daemons = (self.store.daemon if self.store else None, self.mounted.daemon)
+        ends = [self.kill, *(daemon.destroy for daemon in daemons if daemon)]
         return Deadline(seconds, *ends)

@@ -9,6 +9,7 @@ from tests.bench.scenarios.checkpoint import SCENARIO as CHECKPOINT
 from tests.bench.scenarios.checkpointing import SCENARIO as CHECKPOINTING
 from tests.bench.scenarios.copying import SCENARIO as COPYING
 from tests.bench.scenarios.creating import SCENARIO as CREATING
+from tests.bench.scenarios.dlio import SCENARIO as DLIO
 from tests.bench.scenarios.epochs import SCENARIO as EPOCHS
 from tests.bench.scenarios.first_byte import SCENARIO as FIRST_BYTE
 from tests.bench.scenarios.handoff import SCENARIO as HANDOFF
@@ -33,4 +34,5 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     CHECKPOINT,
     LOADING,
     CHECKPOINTING,
+    DLIO,
 )
