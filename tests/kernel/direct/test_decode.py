@@ -234,6 +234,7 @@ def test_a_body_that_is_cut_short(whole: memoryview, data: st.DataObject) -> Non
         (Opcode.SYMLINK, b"name\0target"),
         (Opcode.SYMLINK, b"\0target\0"),
         (Opcode.SYMLINK, b"name\0\0"),
+        (Opcode.SYMLINK, b"name\0target\0more"),
         (Opcode.SYMLINK, b"name\0target\0more\0"),
         (Opcode.RENAME, bytes(8) + b"one\0"),
         (Opcode.RENAME2, bytes(16) + b"one\0two"),
@@ -244,6 +245,8 @@ def test_a_body_that_is_cut_short(whole: memoryview, data: st.DataObject) -> Non
         (Opcode.SETXATTR, pack("=II", 6, 0) + b"user.a\0value"),
         (Opcode.SETXATTR, pack("=II", 4, 0) + b"user.a\0value"),
         (Opcode.SETXATTR, pack("=II", 1000, 0) + b"user.a\0value"),
+        # As long as the request and 20 bytes more: counted from the end, the name would be well-formed.
+        (Opcode.SETXATTR, pack("=II", 120, 0) + b"n" * 31 + b"\0" + bytes(20)),
         (Opcode.SETXATTR, pack("=II", 5, 0) + b"\0value"),
         (Opcode.SETXATTR, pack("=IIII", 5, 0, 0, 0) + b"\0value"),
         (Opcode.SETXATTR, pack("=IIII", 6, 0, 0, 0) + b"user.a\0value"),

@@ -81,16 +81,15 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> _Header:
     listed = "".join(re.findall(r"enum fuse_\w+ \{(.*?)\}", text, re.DOTALL))
     numbers = macros | set(re.findall(r"\b[CF]USE_\w+", listed))
     bodies = dict(re.findall(r"struct (fuse_\w+) \{(.*?)\n\};", text, re.DOTALL))
-    fields = {name: re.findall(r"(\w+)(?:\[\w*\])?;", body) for name, body in bodies.items()}
+    fields = {
+        name: {field: kind for kind, field in re.findall(r"(\w+)\s+(\w+)(?:\[\w*\])?;", body)}
+        for name, body in bodies.items()
+    }
 
     shared = sorted(numbers & _NUMBERS.keys())
     both = sorted(bodies.keys() & _STRUCTURES.keys())
-    # Of a field with dots, an older header may lack the last part.
     pairs = [
-        (name, field)
-        for name in both
-        for field in _STRUCTURES[name].fields
-        if field.split(".")[0] in fields[name]
+        (name, field) for name in both for field in _STRUCTURES[name].fields if _has(fields, name, field)
     ]
     lines = [f'printf("%llu\\n", (unsigned long long)({name}));' for name in shared]
     lines += [f'printf("%zu\\n", sizeof(struct {name}));' for name in both]
@@ -123,6 +122,12 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> _Header:
         sorted(unnamed),
         sorted(missing),
     )
+
+
+def _has(fields: dict[str, dict[str, str]], name: str, path: str) -> bool:
+    """Whether the structure has the field; of one with dots, whether the structure within has it."""
+    first, _, rest = path.partition(".")
+    return first in fields[name] and (not rest or _has(fields, fields[name][first], rest))
 
 
 def _cc(*arguments: str, program: str) -> str:
