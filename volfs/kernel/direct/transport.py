@@ -78,7 +78,7 @@ class Direct:
             self.close(unmount=True)
             raise
         os.set_blocking(self._device, False)
-        log.info("kernel", minor=agreed.minor, max_write=agreed.max_write, flags=str(agreed.flags))
+        log.info("kernel", minor=agreed.minor, max_write=agreed.max_write, flags=agreed.flags.name)
         self._session = Session(self._device, Operations(vfs).answer, agreed.buffer_size, REQUESTS_AT_ONCE)
 
     def _shake_hands(self) -> handshake.Agreed:
