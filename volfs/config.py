@@ -46,6 +46,7 @@ SETTINGS: Final = {
     "lease": "lease_s",
     "durable_close": "durable_close",
     "read_only": "read_only",
+    "transport": "transport",
     "allow_other": "allow_other",
     "foreground": "foreground",
     "log_level": "log_level",
@@ -142,6 +143,8 @@ class MountConfig(BaseModel):
     lease_s: Annotated[Seconds, Field(ge=1, le=86400)] = 60.0
     #: W5: whether close, too, survives a power cut.
     durable_close: Switch = False
+    #: The way to the kernel: libfuse by pyfuse3, or its protocol spoken directly (as root).
+    transport: Literal["pyfuse3", "direct"] = "pyfuse3"
     read_only: Switch = False
     allow_other: Switch = False
     foreground: Switch = False
@@ -160,6 +163,7 @@ class MountConfig(BaseModel):
             f"--stale-if-error={self.stale_if_error_s!r}",
             f"--drain-timeout={self.drain_timeout_s!r}",
             f"--lease={self.lease_s!r}",
+            f"--transport={self.transport}",
             "--durable-close" if self.durable_close else "--no-durable-close",
             "--read-only" if self.read_only else "--no-read-only",
             "--allow-other" if self.allow_other else "--no-allow-other",

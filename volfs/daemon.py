@@ -13,7 +13,7 @@
         ├── clock           commits of files that stay open
         ├── poll            looks at open files
         └── front
-            ├── requests    pyfuse3's tasks
+            ├── requests    the transport's tasks
             ├── signals     SIGTERM, SIGINT, SIGHUP
             └── announce    says `ready` once the mount answers
 
@@ -35,7 +35,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import pyfuse3
 import structlog
 import trio
 
@@ -56,7 +55,7 @@ from volfs.fs.volume import Policy, Volume
 from volfs.kernel import dying, mounts
 from volfs.kernel.intent import creates
 from volfs.kernel.notify import KernelNotifier
-from volfs.kernel.pyfuse import Operations, PyfuseSender, options
+from volfs.kernel.transport import choose
 from volfs.kernel.tuning import tune
 from volfs.store.base import Store
 from volfs.store.directory import DirectoryStore
@@ -72,9 +71,6 @@ EXIT_LEFT_IN_JOURNAL = 3
 
 #: What an earlier daemon left is committed before the mount serves, if it does not take longer than this.
 _REPLAY_S = 10.0
-
-#: Requests at once. Each is a task; more than the kernel ever sends at its usual limits.
-_REQUESTS_AT_ONCE = 256
 
 #: Fetch-ahead and reads in flight hold at most this much memory.
 _MEMORY_BYTES = 256 << 20
@@ -136,7 +132,8 @@ class _Daemon:
             self._directory if local else RetryingStore(self._directory, config.store_timeout_s)
         )
         self._cached = config.cache == "on" or (config.cache == "auto" and not local)
-        self._notifier = KernelNotifier(PyfuseSender())
+        self._transport = choose(config)
+        self._notifier = KernelNotifier(self._transport.sender)
         self._tuned: dict[str, str] = {}
         self._mount_id = _mount_id(config.cache_dir)
         self._end_at = math.inf
@@ -200,14 +197,14 @@ class _Daemon:
         self._volume = volume
         self._vfs = Vfs(volume, self._about, creates)
         volume.watch(volume.tree.root, b"")
-        self._mount()
+        self._transport.mount(self._vfs)
         try:
             await self._serve(watcher, cache)
         except BaseException:
             self._notifier.close(timeout_s=5.0)
-            pyfuse3.close(unmount=False)
+            self._transport.close(unmount=False)
             raise
-        pyfuse3.close(unmount=True)
+        self._transport.close(unmount=True)
         left = journal.entries()
         journal.close()
         if cache is not None:
@@ -260,16 +257,6 @@ class _Daemon:
         path.mkdir(exist_ok=True)
         return Staging(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), in_store=False), path
 
-    def _mount(self) -> None:
-        config = self._config
-        chosen = options(
-            os.fsencode(config.backing), allow_other=config.allow_other, read_only=config.read_only
-        )
-        try:
-            pyfuse3.init(Operations(self._vfs), str(config.mountpoint), chosen)
-        except RuntimeError as error:
-            raise SetupError(f"cannot mount at {config.mountpoint}: {error} (see the log)") from error
-
     # -- running ---------------------------------------------------------------
 
     async def _serve(self, watcher: InotifyWatcher | None, cache: Cache | None) -> None:
@@ -293,7 +280,7 @@ class _Daemon:
             async with trio.open_nursery() as front:
                 front.start_soon(self._signals)
                 front.start_soon(self._announce)
-                await pyfuse3.main(max_tasks=_REQUESTS_AT_ONCE)
+                await self._transport.serve()
                 front.cancel_scope.cancel()
             self._begin_to_end()
             await self._drain()
@@ -347,7 +334,7 @@ class _Daemon:
                 log.info("ending", signal=signal.Signals(number).name)
                 await self._drain()
                 await self._name_holders()
-                pyfuse3.terminate()
+                self._transport.end()
 
     def _begin_to_end(self) -> None:
         if not self._volume.ending:
@@ -380,7 +367,7 @@ class _Daemon:
             "cache_dir": str(config.cache_dir),
             "store": "directory",
             "store_away": isinstance(self._store, RetryingStore) and self._store.deadlines.away,
-            "transport": "pyfuse3",
+            "transport": self._transport.name,
             "mode": {
                 "cache": self._cached,
                 "commit": config.commit,

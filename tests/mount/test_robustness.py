@@ -162,7 +162,7 @@ def test_exception_in_a_background_task(faulty: Faulty, guarded: None, task: str
     for number, exception in enumerate(EXCEPTIONS[:3] + EXCEPTIONS[7:8]):
         path = volume.backing / f"b{number}"
         path.write_text("one")
-        assert (volume.mountpoint / path.name).stat().st_size == 3
+        eventually(lambda p=path: (volume.mountpoint / p.name).stat().st_size == 3, 25, "it is seen")
         (faults / task).write_text(exception)
         path.write_text("three")
         error_of(volume.refresh)

@@ -25,20 +25,28 @@ from typing import Any
 from tests.mount import mounts
 from volfs.kernel import dying
 
-__all__ = ["MODES", "PLAIN", "REPOSITORY", "Volume", "eventually", "is_staged"]
+__all__ = ["MODES", "PLAIN", "REPOSITORY", "Volume", "by", "eventually", "is_staged"]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLAIN = os.environ.get("VOLFS_TEST_TARGET") == "plain"
 
+
+def by(transport: str) -> tuple[str, str]:
+    """The options for a transport, unless the environment names one for all."""
+    return "--transport", os.environ.get("VOLFS_TEST_TRANSPORT", transport)
+
+
 #: The ways to run a daemon that tests tell apart, and how long each may need to see a change it is not asked
-#: about.
+#: about. Half of them speak to the kernel by one transport, half by the other; VOLFS_TEST_TRANSPORT makes it
+#: one for all.
 MODES: dict[str, tuple[str, ...]] = {
-    "local": (),
-    "cached": ("--cache", "on", "--freshness", "0", "--poll-interval", "1"),
-    "background": ("--commit", "background", "--commit-interval", "1"),
+    "local": by("pyfuse3"),
+    "cached": (*("--cache", "on", "--freshness", "0", "--poll-interval", "1"), *by("direct")),
+    "background": (*("--commit", "background", "--commit-interval", "1"), *by("direct")),
     "cached-background": (
         *("--cache", "on", "--freshness", "0", "--poll-interval", "1"),
         *("--commit", "background", "--commit-interval", "1"),
+        *by("pyfuse3"),
     ),
 }
 

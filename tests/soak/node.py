@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from tests.mount import mounts
 from tests.mount.volume import MODES as VOLUME_MODES
-from tests.mount.volume import Volume, eventually
+from tests.mount.volume import Volume, by, eventually
 
 __all__ = ["FRESHNESS_S", "MODES", "Node", "Owed"]
 
@@ -27,8 +27,8 @@ _REMOTE: Final = ("--cache", "on", "--freshness", str(FRESHNESS_S), "--poll-inte
 #: How nodes are mounted: as volumes under test are, and as if over a network.
 MODES: Final = {
     **VOLUME_MODES,
-    "remote": _REMOTE,
-    "remote-background": (*_REMOTE, "--commit", "background", "--commit-interval", "1"),
+    "remote": (*_REMOTE, *by("direct")),
+    "remote-background": (*_REMOTE, "--commit", "background", "--commit-interval", "1", *by("pyfuse3")),
 }
 
 #: Smaller than the data that workers read, so that blocks are evicted all the time.

@@ -72,6 +72,11 @@ _LOG_BYTES: Final = 10 << 20
     default=None,
     help="Make close() survive a power cut, as fsync does. [default: no]",
 )
+@click.option(
+    "--transport",
+    type=click.Choice(["pyfuse3", "direct"]),
+    help="The way to the kernel; direct: without libfuse, for root. [default: pyfuse3]",
+)
 @click.option("--read-only/--no-read-only", default=None, help="Refuse changes. [default: no]")
 @click.option(
     "--allow-other/--no-allow-other",

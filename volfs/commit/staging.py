@@ -102,7 +102,7 @@ class StagedFile:
             if self._closing and not self._users:
                 os.close(self.fd)
 
-    async def write(self, offset: int, data: bytes) -> None:
+    async def write(self, offset: int, data: bytes | memoryview) -> None:
         """All of it, or the file keeps its size (what was overwritten up to the failure stays so)."""
         size = self.size
         try:

@@ -286,7 +286,7 @@ class File:
         staged.discard()
         self.volume.journal.remove(staged.name)
 
-    async def write(self, offset: int | None, data: bytes) -> int:
+    async def write(self, offset: int | None, data: bytes | memoryview) -> int:
         """Write at `offset`, or at the end if it is None; where it went."""
         staged = await self.stage()
         where = staged.size if offset is None else offset

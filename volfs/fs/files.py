@@ -273,7 +273,7 @@ class Files:
         handle = self.get(number)
         return await handle.file.read(offset, size, handle.file.cursor)
 
-    async def write(self, number: int, offset: int, data: bytes) -> int:
+    async def write(self, number: int, offset: int, data: bytes | memoryview) -> int:
         handle = self.get(number)
         await self._with_room(handle.file, len(data), lambda: self._write(handle, offset, data))
         handle.wrote, handle.emptied = True, False
@@ -281,7 +281,7 @@ class Files:
             handle.shared = True
         return len(data)
 
-    async def _write(self, handle: Handle, offset: int, data: bytes) -> None:
+    async def _write(self, handle: Handle, offset: int, data: bytes | memoryview) -> None:
         file = handle.file
         if handle.flags & os.O_APPEND:
             async with file.lock:

@@ -199,7 +199,7 @@ class Vfs:
     async def read(self, handle: int, offset: int, size: int) -> bytes | bytearray | memoryview:
         return await self.files.read(handle, offset, size)
 
-    async def write(self, handle: int, offset: int, data: bytes) -> int:
+    async def write(self, handle: int, offset: int, data: bytes | memoryview) -> int:
         return await self.files.write(handle, offset, data)
 
     async def flush(self, handle: int) -> None:

@@ -209,7 +209,7 @@ class Volume:
             st = node.file.staged.stat()
             links = max(len(node.names), 0 if node.pending or not node.names else node.stat.nlink)
             return replace(st, nlink=links)
-        if node.touched_ns > node.stat.mtime_ns:
+        if node.touched_ns and node.touched_ns > node.stat.mtime_ns:
             return replace(node.stat, mtime_ns=node.touched_ns, ctime_ns=node.touched_ns)
         return node.stat
 

@@ -12,8 +12,9 @@ from typing import Any
 import structlog
 
 from volfs.errors import VolfsError
+from volfs.fs.volume import Volume
 
-__all__ = ["errno_of"]
+__all__ = ["errno_of", "failed"]
 
 log = structlog.get_logger(__name__)
 
@@ -25,3 +26,13 @@ def errno_of(error: BaseException, request: str, *details: Any) -> int:
         return error.errno
     log.error("unexpected exception in a request", request=request, args=details, exc_info=error)
     return errno.EIO
+
+
+def failed(volume: Volume, error: Exception, request: str, *args: Any) -> int:
+    """As errno_of, of a request with these arguments; what was unexpected is counted."""
+    # Content is not for the log.
+    known = [arg if not isinstance(arg, bytes) or len(arg) < 256 else len(arg) for arg in args]
+    number = errno_of(error, request, *(arg for arg in known if isinstance(arg, bytes | int)))
+    if not isinstance(error, VolfsError):
+        volume.errors += 1
+    return number

@@ -7,6 +7,7 @@ nothing here awaits after the call.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Coroutine, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
@@ -14,11 +15,14 @@ from urllib.parse import quote
 
 import pyfuse3
 
+from volfs.config import MountConfig
+from volfs.errors import SetupError
 from volfs.fs.vfs import Caller, Entry, Vfs
-from volfs.kernel.guard import errno_of
+from volfs.kernel.guard import failed
+from volfs.kernel.transport import REQUESTS_AT_ONCE
 from volfs.store.base import Changes
 
-__all__ = ["Operations", "PyfuseSender", "options"]
+__all__ = ["Operations", "Pyfuse", "PyfuseSender", "options"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,7 +43,7 @@ def _guarded(handler: _Handler[P, R]) -> _Handler[P, R]:
         try:
             return await handler(self, *args, **kwargs)
         except Exception as error:
-            raise pyfuse3.FUSEError(self.failed(error, name, args)) from None
+            raise pyfuse3.FUSEError(failed(self.vfs.volume, error, name, *args)) from None
 
     return guarded
 
@@ -55,14 +59,6 @@ class Operations(pyfuse3.Operations):
         super().__init__()
         self.vfs = vfs
 
-    def failed(self, error: Exception, request: str, args: tuple[Any, ...]) -> int:
-        known = [arg if len(arg) < 256 else len(arg) for arg in args if isinstance(arg, bytes)]
-        known += [arg for arg in args if isinstance(arg, int)]
-        number = errno_of(error, request, *known)
-        if not isinstance(error, Exception) or not hasattr(error, "log_level"):
-            self.vfs.volume.errors += 1
-        return number
-
     # -- names -----------------------------------------------------------------
 
     @_guarded
@@ -75,7 +71,7 @@ class Operations(pyfuse3.Operations):
         try:
             self.vfs.forget(list(inode_list))
         except Exception as error:  # there is no reply that could carry it
-            self.failed(error, "forget", ())
+            failed(self.vfs.volume, error, "forget")
 
     @_guarded
     async def mkdir(
@@ -295,6 +291,38 @@ def _attributes(entry: Entry) -> pyfuse3.EntryAttributes:
     out.st_mtime_ns = st.mtime_ns
     out.st_ctime_ns = st.ctime_ns
     return out
+
+
+class Pyfuse:
+    """`kernel.transport.Transport`."""
+
+    name = "pyfuse3"
+
+    def __init__(self, config: MountConfig) -> None:
+        self._config = config
+
+    @property
+    def sender(self) -> PyfuseSender:
+        return PyfuseSender()
+
+    def mount(self, vfs: Vfs) -> None:
+        config = self._config
+        chosen = options(
+            os.fsencode(config.backing), allow_other=config.allow_other, read_only=config.read_only
+        )
+        try:
+            pyfuse3.init(Operations(vfs), str(config.mountpoint), chosen)
+        except RuntimeError as error:
+            raise SetupError(f"cannot mount at {config.mountpoint}: {error} (see the log)") from error
+
+    async def serve(self) -> None:
+        await pyfuse3.main(max_tasks=REQUESTS_AT_ONCE)
+
+    def end(self) -> None:
+        pyfuse3.terminate()
+
+    def close(self, *, unmount: bool) -> None:
+        pyfuse3.close(unmount=unmount)
 
 
 class PyfuseSender:
