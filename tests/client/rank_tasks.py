@@ -24,7 +24,18 @@ from volfs_client import CheckpointManager, VolumeWriter
 
 from tests.client.failing import FailingFiles
 
-__all__ = ["KillingFiles", "fail", "meet", "restore", "save", "save_in_background", "steps"]
+__all__ = [
+    "KillingFiles",
+    "Trained",
+    "digest",
+    "fail",
+    "full",
+    "meet",
+    "restore",
+    "save",
+    "save_in_background",
+    "steps",
+]
 
 #: By the number of ranks: a mesh for training, and a group for saving, which for all ranks is the library's.
 _meshes: dict[int, DeviceMesh] = {}
@@ -67,11 +78,16 @@ class Trained:
         )
 
     def digest(self) -> str:
-        found = hashlib.sha256()
-        for name, tensor in sorted(_tensors("", self.state_dict())):
-            found.update(name.encode())
-            found.update(_full(tensor).contiguous().numpy().tobytes())
-        return found.hexdigest()
+        return digest(self.state_dict())
+
+
+def digest(state: dict[str, Any]) -> str:
+    """A hash of every full tensor and its name; on all ranks that share the tensors, together."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(_tensors("", state)):
+        found.update(name.encode())
+        found.update(full(tensor).contiguous().numpy().tobytes())
+    return found.hexdigest()
 
 
 def _tensors(prefix: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -82,7 +98,8 @@ def _tensors(prefix: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
         yield prefix, value
 
 
-def _full(tensor: torch.Tensor) -> torch.Tensor:
+def full(tensor: torch.Tensor) -> torch.Tensor:
+    """The whole of a tensor of which each rank has a part."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
