@@ -95,6 +95,21 @@ def test_nothing_is_deleted_for_a_save_that_fails(tmp_path: Path, request: pytes
     assert os.listdir(tmp_path) == ["step-1"] and value_of(manager) == 1
 
 
+def test_what_could_not_be_removed_is_removed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """What a failed save leaves where the mount is away goes with the next save, by another manager too."""
+    with monkeypatch.context() as away:
+        away.setattr(steps, "_remove_tree", lambda path: None)
+        request.getfixturevalue("failing")
+        with pytest.raises(CheckpointFailed):
+            CheckpointManager(tmp_path).save(1, state(1))
+    assert [name[:8] for name in os.listdir(tmp_path)] == [".step-1."]
+    monkeypatch.undo()
+    CheckpointManager(tmp_path).save(2, state(2))
+    assert os.listdir(tmp_path) == ["step-2"]
+
+
 @pytest.mark.parametrize("moment", ["metadata", "directory"])
 def test_a_checkpoint_appears_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     """Before the last rename there is no checkpoint, nor if that of the metadata or directory fails."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,22 +70,6 @@ def _fails(
 def test_an_error_of_one_rank_is_that_of_all(area: Area, gang: Gang, rank: int) -> None:
     """No space in one thread of one rank: the save raises on both, and the checkpoint before it loads."""
     _fails(area, gang, rank, threads=4, file=1, number=errno.ENOSPC)
-
-
-_CASES = [
-    (rank, threads, file, number)
-    for rank, threads, number in itertools.product((0, 1), (1, 4), (errno.ENOSPC, errno.EIO))
-    for file in range(threads)
-]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("rank", "threads", "file", "number"), _CASES)
-def test_every_file_of_every_rank(
-    area: Area, gang: Gang, rank: int, threads: int, file: int, number: int
-) -> None:
-    """The same for each file, each number of threads, and both errors."""
-    _fails(area, gang, rank, threads, file, number)
 
 
 @pytest.mark.long
