@@ -65,7 +65,7 @@ def _still_at_step_1(area: Area, gang: Gang, saved: str) -> None:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=["ENOSPC", "EIO"])
 @each_file
 def test_an_error_in_a_file(area: Area, gang: Gang, threads: int, rank: int, name: str, number: int) -> None:
-    """Both ranks raise the errno and say whose it was; nothing is left of the save."""
+    """C14: Both ranks raise the errno and say whose it was; nothing is left of the save."""
     (saved, _) = gang.do("save", each=roots(area), world=2, step=1)
     failed = _fail(area, gang, threads, rank, FailingFiles(name, number))
 
@@ -79,7 +79,7 @@ def test_an_error_in_a_file(area: Area, gang: Gang, threads: int, rank: int, nam
 def test_the_rank_of_a_file_is_killed(
     area: Area, gang: Gang, tmp_path: Path, threads: int, rank: int, name: str
 ) -> None:
-    """The other rank raises, rather than wait."""
+    """C14: The other rank raises, rather than wait."""
     (saved, _) = gang.do("save", each=roots(area), world=2, step=1)
     with Gang(2, tmp_path) as doomed:
         ended = _fail(area, doomed, threads, rank, KillingFiles(name))
@@ -91,7 +91,7 @@ def test_the_rank_of_a_file_is_killed(
 @pytest.mark.skipif(PLAIN, reason="there is no daemon to kill")
 @each_file
 def test_the_daemon_of_a_file_is_killed(area: Area, gang: Gang, threads: int, rank: int, name: str) -> None:
-    """Both ranks raise; after the next mount nothing of the save is published by its journal either."""
+    """C14: Both ranks raise; after the next mount nothing of the save is published by its journal either."""
     (saved, _) = gang.do("save", each=roots(area), world=2, step=1)
     volume = (area.volume, *area.volume.others)[rank]
     failed = _fail(area, gang, threads, rank, KillingFiles(name, volume.pid))

@@ -91,7 +91,7 @@ def test_saved_by_another_process(area: Area, gang: Gang) -> None:
 
 @pytest.mark.parametrize("mode", ["thread", pytest.param("process", marks=pytest.mark.long)])
 def test_an_error_in_the_background(area: Area, gang: Gang, mode: str) -> None:
-    """The error of one rank is the error of the Futures of all ranks, in both modes."""
+    """C14: The error of one rank is the error of the Futures of all ranks, in both modes."""
     _fails(area, gang, 1, threads=4, file=0, number=errno.ENOSPC, mode=mode)
 
 

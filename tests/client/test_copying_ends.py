@@ -23,7 +23,7 @@ _SOURCE = str(Path(volfs_client.__file__).parents[1])
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
 def test_no_space_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """The first such error stops the rest, says so, and leaves nothing half; a later call goes on."""
+    """C24: The first such error stops the rest, says so, and leaves nothing half; a later call goes on."""
     source, target = tmp_path / "a", tmp_path / "b"
     source.mkdir()
     for name in range(200):  # all in one batch, so that all are found before the first is copied
@@ -56,7 +56,7 @@ def test_no_space_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbe
 
 
 def test_a_copy_cut_short_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that loses the end of a file without saying so: EIO, and no file of that name."""
+    """C21: A store that loses the end of a file without saying so: EIO, and no file of that name."""
     (tmp_path / "a").write_bytes(b"x" * 100)
     close = os.close
 
@@ -72,7 +72,7 @@ def test_a_copy_cut_short_is_not_published(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_an_error_at_close_is_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a mount says at close fails the file; the one that was there stays."""
+    """C21: What a mount says at close fails the file; the one that was there stays."""
     (tmp_path / "a").write_bytes(b"new")
     (tmp_path / "b").write_bytes(b"old")
     close = os.close
@@ -143,7 +143,7 @@ def test_a_killed_run_is_gone_on_with(tmp_path: Path) -> None:
 def test_interrupted_leaves_nothing_half(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
-    """Ctrl-C, or an error in the report, ends the work; no temporary file and no thread is left."""
+    """C22: Ctrl-C, or an error in the report, ends the work; no temporary file and no thread is left."""
     source, target = tmp_path / "a", tmp_path / "b"
     source.mkdir()
     for number in range(100):
@@ -251,7 +251,7 @@ def test_a_large_file_that_nobody_has_begun(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_large_file_that_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ended between two ranges, nothing of it is left, no descriptor either."""
+    """C21: Ended between two ranges, nothing of it is left, no descriptor either."""
     monkeypatch.setattr(backlog, "RANGE_BYTES", 1 << 20)
     monkeypatch.setattr(crew, "RANGE_BYTES", 1 << 20)
     monkeypatch.setattr(tree, "_REPORT_S", 0.0)

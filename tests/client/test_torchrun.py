@@ -52,8 +52,8 @@ def torchrun(ranks: int, answers: Path, what: str, *mounts: Path) -> list[dict[s
     [(2,), pytest.param((2, 4), marks=pytest.mark.long), pytest.param((4, 2), marks=pytest.mark.long)],
 )
 def test_saved_on_two_nodes_loaded_on_all(area: Area, tmp_path: Path, ranks: tuple[int, ...]) -> None:
-    """Right after the save and a barrier all ranks load model, optimizer and step through their own mounts;
-    a job of another number of ranks then finds the same, sharded anew.
+    """C15: Right after the save and a barrier all ranks load model, optimizer and step through their own
+    mounts; a job of another number of ranks then finds the same, sharded anew.
     """
     mounts = [area.here, area.there]
     state = None
