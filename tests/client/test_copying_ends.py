@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import volfs_client
-from volfs_client import temporary
+from volfs_client import mount, temporary
 from volfs_client.copying import backlog, crew, tree
 
 from tests.client.test_copying import shown
@@ -89,6 +89,33 @@ def test_an_error_at_close_is_the_files(tmp_path: Path, monkeypatch: pytest.Monk
     assert caught.value.failed[0][1].errno == errno.EDQUOT
     assert (tmp_path / "b").read_bytes() == b"old"
     assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
+def test_an_error_at_close_of_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C21: On a mount a new file has its name before it is closed; it has none if that fails."""
+    (tmp_path / "a").mkdir()
+    for name in ("bad", "good"):
+        (tmp_path / "a" / name).write_bytes(b"new")
+    close = os.close
+    closed: list[str] = []
+
+    def refusing(fd: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        close(fd)
+        if path.startswith(str(tmp_path / "to/")):
+            closed.append(os.path.basename(path))
+            if path.endswith("bad"):
+                raise OSError(errno.EDQUOT, "quota")
+
+    monkeypatch.setattr(os, "close", refusing)
+    monkeypatch.setattr(mount, "is_volfs", lambda path: str(path).startswith(str(tmp_path / "to")))
+    with pytest.raises(volfs_client.CopyFailed) as caught:
+        volfs_client.copy_tree(tmp_path / "a", tmp_path / "to")
+    assert sorted(closed) == ["bad", "good"]
+    assert [(path, error.errno) for path, error in caught.value.failed] == [
+        (str(tmp_path / "a/bad"), errno.EDQUOT)
+    ]
+    assert os.listdir(tmp_path / "to") == ["good"]
 
 
 _SLOW = """
