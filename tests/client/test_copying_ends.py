@@ -105,7 +105,7 @@ def test_an_error_at_close_of_a_new_file(tmp_path: Path, monkeypatch: pytest.Mon
         if path.startswith(str(tmp_path / "to/")):
             closed.append(os.path.basename(path))
             if path.endswith("bad"):
-                raise OSError(errno.EDQUOT, "quota")
+                raise OSError(errno.EIO, "the store")
 
     monkeypatch.setattr(os, "close", refusing)
     monkeypatch.setattr(mount, "is_volfs", lambda path: str(path).startswith(str(tmp_path / "to")))
@@ -113,7 +113,7 @@ def test_an_error_at_close_of_a_new_file(tmp_path: Path, monkeypatch: pytest.Mon
         volfs_client.copy_tree(tmp_path / "a", tmp_path / "to")
     assert sorted(closed) == ["bad", "good"]
     assert [(path, error.errno) for path, error in caught.value.failed] == [
-        (str(tmp_path / "a/bad"), errno.EDQUOT)
+        (str(tmp_path / "a/bad"), errno.EIO)
     ]
     assert os.listdir(tmp_path / "to") == ["good"]
 
