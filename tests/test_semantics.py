@@ -1,4 +1,4 @@
-"""volfs/SEMANTICS.md names tests for each promise, and they name it; no promise of the design is left out."""
+"""Both SEMANTICS.md name tests for each promise, and they name it; no promise of the design is left out."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import pytest
 TESTS = Path(__file__).parent
 ROWS = {
     match[1]: match[2]
+    for page in ("volfs", "client")
     for match in re.finditer(
-        r"^\| ([A-Z]\d+[a-z]?) \|(.*)\|$", (TESTS.parent / "volfs/SEMANTICS.md").read_text(), re.MULTILINE
+        r"^\| ([A-Z]\d+[a-z]?) \|(.*)\|$", (TESTS.parent / page / "SEMANTICS.md").read_text(), re.MULTILINE
     )
 }
-_ID = re.compile(r"\b[WRBD]\d+[a-z]?\b")
+_ID = re.compile(r"\b[WRBDC]\d+[a-z]?\b")
 PROMISES = [f"W{n}" for n in range(1, 12)] + [f"R{n}" for n in range(1, 6)] + [f"B{n}" for n in range(1, 6)]
 
 

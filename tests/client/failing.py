@@ -36,7 +36,10 @@ class FailingFiles(FileSystem):
     @contextlib.contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
         with Path(path).open(mode) as stream:
-            if Path(path).name.endswith(self.name):
-                yield _Stream(stream, OSError(self.number, os.strerror(self.number), str(path)))
-            else:
-                yield stream
+            yield self.spoiled(stream, path)
+
+    def spoiled(self, stream: Any, path: str | os.PathLike[str]) -> Any:
+        """The stream, one that fails if it is of the file that is meant."""
+        if not Path(path).name.endswith(self.name):
+            return stream
+        return _Stream(stream, OSError(self.number, os.strerror(self.number), str(path)))

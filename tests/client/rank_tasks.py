@@ -10,9 +10,10 @@ import contextlib
 import hashlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -21,10 +22,22 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from volfs_client import CheckpointManager, VolumeWriter
+from volfs_client.checkpoint import writer
 
 from tests.client.failing import FailingFiles
 
-__all__ = ["KillingFiles", "fail", "meet", "restore", "save", "save_in_background", "steps"]
+__all__ = [
+    "KillingFiles",
+    "Trained",
+    "digest",
+    "fail",
+    "full",
+    "meet",
+    "restore",
+    "save",
+    "save_in_background",
+    "steps",
+]
 
 #: By the number of ranks: a mesh for training, and a group for saving, which for all ranks is the library's.
 _meshes: dict[int, DeviceMesh] = {}
@@ -67,11 +80,16 @@ class Trained:
         )
 
     def digest(self) -> str:
-        found = hashlib.sha256()
-        for name, tensor in sorted(_tensors("", self.state_dict())):
-            found.update(name.encode())
-            found.update(_full(tensor).contiguous().numpy().tobytes())
-        return found.hexdigest()
+        return digest(self.state_dict())
+
+
+def digest(state: dict[str, Any]) -> str:
+    """A hash of every full tensor and its name; on all ranks that share the tensors, together."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(_tensors("", state)):
+        found.update(name.encode())
+        found.update(full(tensor).contiguous().numpy().tobytes())
+    return found.hexdigest()
 
 
 def _tensors(prefix: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -82,7 +100,8 @@ def _tensors(prefix: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
         yield prefix, value
 
 
-def _full(tensor: torch.Tensor) -> torch.Tensor:
+def full(tensor: torch.Tensor) -> torch.Tensor:
+    """The whole of a tensor of which each rank has a part."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
@@ -133,7 +152,7 @@ def fail(
     world: int,
     step: int,
     threads: int,
-    failing: Any = None,
+    failing: FailingFiles | None = None,
     moment: str = "",
     background: Any = None,
 ) -> str:
@@ -141,25 +160,36 @@ def fail(
 
     `background`: the mode of an asynchronous save.
     """
-    made = VolumeWriter.__init__
+    state = {"trained": Trained(world, seed=step), "step": step, **{f"t{i}": torch.ones(9) for i in range(4)}}
+    with _files_by(failing), _dying_at(moment):
+        manager = _manager(root, world, thread_count=threads, mode=background or "thread")
+        if background is None:
+            manager.save(step, state)
+        else:
+            manager.async_save(step, state).result()
+    return "saved"
+
+
+@contextlib.contextmanager
+def _files_by(failing: FailingFiles | None) -> Iterator[None]:
+    """Data files and metadata are written by this file system, if there is one."""
+    if failing is None:
+        yield
+        return
+    made, published = VolumeWriter.__init__, writer.publish_file
 
     def init(self: VolumeWriter, *arguments: Any, **named: Any) -> None:
         made(self, *arguments, **named)
-        if failing is not None:
-            self.fs = failing
+        self.fs = failing
 
-    state = {"trained": Trained(world, seed=step), "step": step, **{f"t{i}": torch.ones(9) for i in range(4)}}
-    VolumeWriter.__init__ = init  # type: ignore[method-assign]
-    try:
-        with _dying_at(moment):
-            manager = _manager(root, world, thread_count=threads, mode=background or "thread")
-            if background is None:
-                manager.save(step, state)
-            else:
-                manager.async_save(step, state).result()
-    finally:
-        VolumeWriter.__init__ = made  # type: ignore[method-assign]
-    return "saved"
+    def publish(path: Path, write: Callable[[Any], object], token: str) -> None:
+        published(path, lambda stream: write(failing.spoiled(stream, path)), token)
+
+    with (
+        mock.patch.object(VolumeWriter, "__init__", init),
+        mock.patch.object(writer, "publish_file", publish),
+    ):
+        yield
 
 
 @contextlib.contextmanager
@@ -185,15 +215,13 @@ def _dying_at(moment: str) -> Iterator[None]:
 
 
 class KillingFiles(FailingFiles):
-    """Instead of an error, SIGKILL to a process at the first write; then go on."""
+    """Instead of an error, SIGKILL to a process, by default this one, before the first write; then go on."""
 
     def __init__(self, name: str, pid: int = 0) -> None:
         super().__init__(name, 0)
         self.pid = pid
 
-    @contextlib.contextmanager
-    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
-        with Path(path).open(mode) as stream:
-            if Path(path).name.endswith(self.name):
-                os.kill(self.pid or os.getpid(), signal.SIGKILL)
-            yield stream
+    def spoiled(self, stream: Any, path: str | os.PathLike[str]) -> Any:
+        if Path(path).name.endswith(self.name):
+            os.kill(self.pid or os.getpid(), signal.SIGKILL)
+        return stream

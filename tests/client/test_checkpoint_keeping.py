@@ -85,7 +85,7 @@ def test_only_the_newest_stay(tmp_path: Path) -> None:
 
 
 def test_nothing_is_deleted_for_a_save_that_fails(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """A failed save leaves the older checkpoints, none of its own, and no hidden directory."""
+    """C19: A failed save leaves the older checkpoints, none of its own, and no hidden directory."""
     manager = CheckpointManager(tmp_path, keep_last=1)
     manager.save(1, state(1))
     request.getfixturevalue("failing")
@@ -95,9 +95,24 @@ def test_nothing_is_deleted_for_a_save_that_fails(tmp_path: Path, request: pytes
     assert os.listdir(tmp_path) == ["step-1"] and value_of(manager) == 1
 
 
+def test_what_could_not_be_removed_is_removed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """What a failed save leaves where the mount is away goes with the next save, by another manager too."""
+    with monkeypatch.context() as away:
+        away.setattr(steps, "_remove_tree", lambda path: None)
+        request.getfixturevalue("failing")
+        with pytest.raises(CheckpointFailed):
+            CheckpointManager(tmp_path).save(1, state(1))
+    assert [name[:8] for name in os.listdir(tmp_path)] == [".step-1."]
+    monkeypatch.undo()
+    CheckpointManager(tmp_path).save(2, state(2))
+    assert os.listdir(tmp_path) == ["step-2"]
+
+
 @pytest.mark.parametrize("moment", ["metadata", "directory"])
 def test_a_checkpoint_appears_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
-    """Before the last rename there is no checkpoint, nor if that of the metadata or directory fails."""
+    """C13: Before the last rename there is no checkpoint, nor if that of the metadata or directory fails."""
     name = "replace" if moment == "metadata" else "rename"
 
     def refuse(source: Any, target: Any) -> None:
@@ -111,7 +126,7 @@ def test_a_checkpoint_appears_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_somebody_else_made_it_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory of the name that appears during the save is not replaced."""
+    """C16: A directory of the name that appears during the save is not replaced."""
     rename = os.rename
 
     def late(source: Any, target: Any) -> None:
@@ -140,7 +155,7 @@ def test_a_step_is_saved_once_unless_asked_for(tmp_path: Path, request: pytest.F
 
 
 def test_a_store_without_renames_of_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With atomic=False the metadata marks what is complete, what a dead save left is saved over, and
+    """C13: With atomic=False the metadata marks what is complete, what a dead save left is saved over, and
     retention works.
     """
 
@@ -158,7 +173,7 @@ def test_a_store_without_renames_of_directories(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_save_in_the_background(tmp_path: Path) -> None:
-    """The state is that of the call, the Future answers the path, and one save waits for the other."""
+    """C18: The state is that of the call, the Future answers the path, and one save waits for the other."""
     said: list[Saved] = []
     with CheckpointManager(tmp_path, keep_last=2, on_saved=said.append) as manager:
         futures: list[Future[Path]] = []
@@ -249,7 +264,7 @@ def test_what_the_dead_left_is_removed(tmp_path: Path) -> None:
 
 
 def test_others_delete_at_the_same_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What is gone already is no error and no warning; what cannot be deleted is a warning."""
+    """C19: What is gone already is no error and no warning; what cannot be deleted is a warning."""
     kept = steps.Steps(tmp_path)
     kept.remove(5)
     save(state(1), checkpoint_id=kept.path(1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,22 +72,6 @@ def test_an_error_of_one_rank_is_that_of_all(area: Area, gang: Gang, rank: int) 
     _fails(area, gang, rank, threads=4, file=1, number=errno.ENOSPC)
 
 
-_CASES = [
-    (rank, threads, file, number)
-    for rank, threads, number in itertools.product((0, 1), (1, 4), (errno.ENOSPC, errno.EIO))
-    for file in range(threads)
-]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("rank", "threads", "file", "number"), _CASES)
-def test_every_file_of_every_rank(
-    area: Area, gang: Gang, rank: int, threads: int, file: int, number: int
-) -> None:
-    """The same for each file, each number of threads, and both errors."""
-    _fails(area, gang, rank, threads, file, number)
-
-
 @pytest.mark.long
 def test_saved_by_another_process(area: Area, gang: Gang) -> None:
     """mode="process": the same results; the first save, which starts the process, is in flight as well."""
@@ -108,7 +91,7 @@ def test_saved_by_another_process(area: Area, gang: Gang) -> None:
 
 @pytest.mark.parametrize("mode", ["thread", pytest.param("process", marks=pytest.mark.long)])
 def test_an_error_in_the_background(area: Area, gang: Gang, mode: str) -> None:
-    """The error of one rank is the error of the Futures of all ranks, in both modes."""
+    """C14: The error of one rank is the error of the Futures of all ranks, in both modes."""
     _fails(area, gang, 1, threads=4, file=0, number=errno.ENOSPC, mode=mode)
 
 

@@ -38,7 +38,7 @@ def checkpoint(tmp_path: Path) -> Path:
 def test_torchs_own_checkpoints_are_read(
     tmp_path: Path, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What torch's writer wrote is loaded, also in many small pieces at a time."""
+    """C20: What torch's writer wrote is loaded, also in many small pieces at a time."""
     monkeypatch.setattr(reader, "_RUN_BYTES", 1)
     torch_save(state(), checkpoint_id=tmp_path / "ck")
     into = state(0)
@@ -75,7 +75,7 @@ def test_files_are_read_in_their_order(checkpoint: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("damage", ["removed", "cut"])
 def test_a_file_that_is_not_whole_is_named(checkpoint: Path, damage: str) -> None:
-    """A missing or short file is named before anything is read into the state."""
+    """C17: A missing or short file is named before anything is read into the state."""
     path = checkpoint / "__0_2.distcp"
     size = path.stat().st_size
     if damage == "removed":
@@ -91,7 +91,7 @@ def test_a_file_that_is_not_whole_is_named(checkpoint: Path, damage: str) -> Non
 
 
 def test_bytes_that_are_no_tensor_are_named(checkpoint: Path) -> None:
-    """A file of the right size with other bytes in it is named, too."""
+    """C17: A file of the right size with other bytes in it is named, too."""
     path = checkpoint / "__0_1.distcp"
     path.write_bytes(b"\0" * path.stat().st_size)
     with pytest.raises(CheckpointDamaged, match=r"__0_1\.distcp cannot be read"):
@@ -99,7 +99,7 @@ def test_bytes_that_are_no_tensor_are_named(checkpoint: Path) -> None:
 
 
 def test_no_checkpoint_is_no_damage(tmp_path: Path, checkpoint: Path) -> None:
-    """Without metadata there is no checkpoint; with unreadable metadata there is a damaged one."""
+    """C17: Without metadata there is no checkpoint; with unreadable metadata there is a damaged one."""
     for path in (tmp_path / "never", tmp_path):
         with pytest.raises(CheckpointMissing, match="no complete checkpoint") as caught:
             load(state(0), checkpoint_id=path)
@@ -111,7 +111,7 @@ def test_no_checkpoint_is_no_damage(tmp_path: Path, checkpoint: Path) -> None:
 
 
 def test_an_error_of_a_read_keeps_its_errno(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """EIO of one file: its errno and its path arrive, and the other threads end."""
+    """C28: EIO of one file: its errno and its path arrive, and the other threads end."""
     slice_file = VolumeReader._slice_file
 
     def sliced(self: VolumeReader, file: Any, info: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import stat
 import threading
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,39 @@ def test_what_is_saved_is_loaded(tmp_path: Path, threads: int) -> None:
     assert writer.timings.written_bytes > 0 and writer.timings.mib_per_s > 0
 
 
+def test_one_writer_for_several_checkpoints(tmp_path: Path) -> None:
+    """The place of each save is that of its call; one that fails removes what is its own."""
+    writer = VolumeWriter(tmp_path / "none")
+    for number in (1, 2):
+        save(state(number), checkpoint_id=tmp_path / str(number), storage_writer=writer)
+    with pytest.raises(CheckpointExists):
+        save(state(3), checkpoint_id=tmp_path / "1", storage_writer=writer)
+    assert sorted(os.listdir(tmp_path)) == ["1", "2"]
+    assert [loaded(tmp_path / str(number))["step"] for number in (1, 2)] == [1, 2]
+
+
+def test_a_file_system_that_syncs_no_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so by errnos that are no failure of the save; any other one is."""
+    sync = os.fsync
+
+    def refusing(number: int) -> None:
+        def synced(fd: int) -> None:
+            if stat.S_ISDIR(os.fstat(fd).st_mode):
+                raise OSError(number, os.strerror(number))
+            sync(fd)
+
+        monkeypatch.setattr(os, "fsync", synced)
+
+    for number in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF):
+        refusing(number)
+        save(state(number), checkpoint_id=tmp_path / str(number))
+        assert loaded(tmp_path / str(number))["step"] == number
+    refusing(errno.EIO)
+    with pytest.raises(CheckpointFailed) as caught:
+        save(state(), checkpoint_id=tmp_path / "bad")
+    assert caught.value.errno == errno.EIO
+
+
 def test_more_threads_than_items(tmp_path: Path) -> None:
     """Threads without work make no file."""
     save({"x": torch.ones(3)}, storage_writer=VolumeWriter(tmp_path / "ck", thread_count=4))
@@ -69,7 +103,7 @@ def test_more_threads_than_items(tmp_path: Path) -> None:
 
 
 def test_torchs_own_reader_loads_it(tmp_path: Path) -> None:
-    """It is an ordinary checkpoint: torch's reader needs nothing of ours, and the alias is the class."""
+    """C20: It is an ordinary checkpoint: torch's reader needs nothing of ours, and the alias is the class."""
     from torch.distributed.checkpoint.state_dict_loader import load as torch_load
 
     torch_save(state(), checkpoint_id=tmp_path / "ck", storage_writer=UCVolumeWriter(tmp_path / "other"))
@@ -84,7 +118,7 @@ def test_torchs_own_reader_loads_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize(("threads", "file"), [(1, 0), *((4, file) for file in range(4))])
 def test_an_error_of_any_thread_fails_the_save(tmp_path: Path, threads: int, file: int, number: int) -> None:
-    """Whichever file fails, in whichever thread: the true errno, nothing published, nothing left."""
+    """C14: Whichever file fails, in whichever thread: the true errno, nothing published, nothing left."""
     writer = VolumeWriter(tmp_path / "ck", thread_count=threads)
     writer.fs = FailingFiles(f"__0_{file}.distcp", number)
 
@@ -96,7 +130,7 @@ def test_an_error_of_any_thread_fails_the_save(tmp_path: Path, threads: int, fil
 
 
 def test_torchs_own_exception_is_no_exception(tmp_path: Path) -> None:
-    """Through torch's save the same error arrives as CheckpointException, with the errno of the rank."""
+    """C28: Through torch's save the same error arrives as CheckpointException, with the errno of the rank."""
     writer = VolumeWriter(tmp_path / "ck", thread_count=4)
     writer.fs = FailingFiles(".distcp", errno.EDQUOT)
     with pytest.raises(CheckpointException) as caught:
@@ -106,7 +140,7 @@ def test_torchs_own_exception_is_no_exception(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_not_overwritten(tmp_path: Path) -> None:
-    """A second save into the directory is refused, and the first checkpoint stays as it was."""
+    """C16: A second save into the directory is refused, and the first checkpoint stays as it was."""
     save(state(1), checkpoint_id=tmp_path / "ck")
     with pytest.raises(CheckpointExists, match="overwrite=True") as caught:
         save(state(2), checkpoint_id=tmp_path / "ck")
@@ -136,7 +170,7 @@ def test_overwriting_replaces_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("file", ["_0.distcp", "_1.distcp"])
 def test_a_failed_overwriting_leaves_the_old_one(tmp_path: Path, file: str) -> None:
-    """With an error in any file the old checkpoint loads, and nothing of the new one is left."""
+    """C16: With an error in any file the old checkpoint loads, and nothing of the new one is left."""
     save(state(1), storage_writer=VolumeWriter(tmp_path / "ck", thread_count=2))
     before = sorted(path.name for path in (tmp_path / "ck").iterdir())
     writer = VolumeWriter(tmp_path / "ck", overwrite=True, thread_count=2)
@@ -175,7 +209,7 @@ def test_everything_is_durable_before_it_is_published(
 
 
 def test_the_last_step_can_fail_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the directory cannot be synced, the save fails and there is no checkpoint."""
+    """C13: When the directory cannot be synced, the save fails and there is no checkpoint."""
     sync = os.fsync
 
     def synced(fd: int) -> None:
@@ -212,7 +246,7 @@ def test_what_is_published_stays_whatever_follows(tmp_path: Path, monkeypatch: p
 
 
 def test_an_item_that_nobody_wrote_fails_the_save(tmp_path: Path) -> None:
-    """A planner that lists more than it gives to write is found out before anything is published."""
+    """C17: A planner that lists more than it gives to write is found out before anything is published."""
 
     class Forgetful(DefaultSavePlanner):
         def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:

@@ -30,7 +30,7 @@ def test_a_missing_path_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_dead_mount_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ENOTCONN is passed on: a dead mount must not be taken for a plain directory."""
+    """C28: ENOTCONN is passed on: a dead mount must not be taken for a plain directory."""
 
     def dead(path: object, name: str) -> bytes:
         raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
@@ -55,7 +55,7 @@ def test_status_is_the_mounts_own_document(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_imports_nothing_but_the_standard_library() -> None:
-    """Importing the client loads neither the daemon nor any other distribution."""
+    """C29: Importing the client loads neither the daemon nor any other distribution."""
     code = (
         "import sys, volfs_client;"
         "print(sorted({name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names))"

@@ -56,7 +56,7 @@ def shown(root: Path) -> dict[str, tuple[Any, ...]]:
 
 @pytest.mark.parametrize("jobs", [1, 8])
 def test_a_copy_is_what_its_source_is(tmp_path: Path, jobs: int) -> None:
-    """Content, modes, times, links, empty directories and names of any bytes; nothing else is left."""
+    """C23: Content, modes, times, links, empty directories and names of any bytes; nothing else is left."""
     source, target = make_tree(tmp_path / "a"), tmp_path / "new/b"
 
     counts = volfs_client.copy_tree(source, target, jobs=jobs)
@@ -70,7 +70,7 @@ def test_a_copy_is_what_its_source_is(tmp_path: Path, jobs: int) -> None:
 
 
 def test_what_is_there_is_not_copied_again(tmp_path: Path) -> None:
-    """Size and time decide; a mode is mended; "always" and "never" do what they say."""
+    """C22: Size and time decide; a mode is mended; "always" and "never" do what they say."""
     source, target = make_tree(tmp_path / "a"), tmp_path / "b"
     volfs_client.copy_tree(source, target)
     inodes = {path: path.lstat().st_ino for path in target.rglob("*")}
@@ -112,7 +112,7 @@ def test_times_as_coarse_as_the_target_has_them(tmp_path: Path) -> None:
 
 
 def test_large_files_and_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranges of one file are put together right by several threads, and holes stay holes."""
+    """C23: Ranges of one file are put together right by several threads, and holes stay holes."""
     monkeypatch.setattr(backlog, "RANGE_BYTES", 3 << 20)
     monkeypatch.setattr("volfs_client.copying.crew.RANGE_BYTES", 3 << 20)
     source, target = tmp_path / "a", tmp_path / "b"
@@ -173,7 +173,7 @@ def test_what_cannot_be_is_said_before(tmp_path: Path) -> None:
 
 
 def test_each_failure_is_named_and_the_others_are_copied(tmp_path: Path) -> None:
-    """Special files, and things of another kind in the place of the target."""
+    """C24: Special files, and things of another kind in the place of the target."""
     source, target = make_tree(tmp_path / "a"), tmp_path / "b"
     os.mkfifo(source / "pipe")
     (target / "deep/03.bin").mkdir(parents=True)
@@ -195,7 +195,7 @@ def test_each_failure_is_named_and_the_others_are_copied(tmp_path: Path) -> None
 
 
 def test_a_source_that_changes_is_copied_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once: the new content. Whenever it is read: an error, and nothing at the target."""
+    """C21: Once: the new content. Whenever it is read: an error, and nothing at the target."""
     source, target = tmp_path / "a", tmp_path / "b"
     source.mkdir()
     changes = {"once": 1, "always": 99}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import volfs_client
-from volfs_client import temporary
+from volfs_client import mount, temporary
 from volfs_client.copying import backlog, crew, tree
 
 from tests.client.test_copying import shown
@@ -23,7 +23,7 @@ _SOURCE = str(Path(volfs_client.__file__).parents[1])
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
 def test_no_space_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """The first such error stops the rest, says so, and leaves nothing half; a later call goes on."""
+    """C24: The first such error stops the rest, says so, and leaves nothing half; a later call goes on."""
     source, target = tmp_path / "a", tmp_path / "b"
     source.mkdir()
     for name in range(200):  # all in one batch, so that all are found before the first is copied
@@ -56,7 +56,7 @@ def test_no_space_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbe
 
 
 def test_a_copy_cut_short_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that loses the end of a file without saying so: EIO, and no file of that name."""
+    """C21: A store that loses the end of a file without saying so: EIO, and no file of that name."""
     (tmp_path / "a").write_bytes(b"x" * 100)
     close = os.close
 
@@ -72,7 +72,7 @@ def test_a_copy_cut_short_is_not_published(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_an_error_at_close_is_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a mount says at close fails the file; the one that was there stays."""
+    """C21: What a mount says at close fails the file; the one that was there stays."""
     (tmp_path / "a").write_bytes(b"new")
     (tmp_path / "b").write_bytes(b"old")
     close = os.close
@@ -89,6 +89,33 @@ def test_an_error_at_close_is_the_files(tmp_path: Path, monkeypatch: pytest.Monk
     assert caught.value.failed[0][1].errno == errno.EDQUOT
     assert (tmp_path / "b").read_bytes() == b"old"
     assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
+def test_an_error_at_close_of_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C21: On a mount a new file has its name before it is closed; it has none if that fails."""
+    (tmp_path / "a").mkdir()
+    for name in ("bad", "good"):
+        (tmp_path / "a" / name).write_bytes(b"new")
+    close = os.close
+    closed: list[str] = []
+
+    def refusing(fd: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        close(fd)
+        if path.startswith(str(tmp_path / "to/")):
+            closed.append(os.path.basename(path))
+            if path.endswith("bad"):
+                raise OSError(errno.EIO, "the store")
+
+    monkeypatch.setattr(os, "close", refusing)
+    monkeypatch.setattr(mount, "is_volfs", lambda path: str(path).startswith(str(tmp_path / "to")))
+    with pytest.raises(volfs_client.CopyFailed) as caught:
+        volfs_client.copy_tree(tmp_path / "a", tmp_path / "to")
+    assert sorted(closed) == ["bad", "good"]
+    assert [(path, error.errno) for path, error in caught.value.failed] == [
+        (str(tmp_path / "a/bad"), errno.EIO)
+    ]
+    assert os.listdir(tmp_path / "to") == ["good"]
 
 
 _SLOW = """
@@ -143,7 +170,7 @@ def test_a_killed_run_is_gone_on_with(tmp_path: Path) -> None:
 def test_interrupted_leaves_nothing_half(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
-    """Ctrl-C, or an error in the report, ends the work; no temporary file and no thread is left."""
+    """C22: Ctrl-C, or an error in the report, ends the work; no temporary file and no thread is left."""
     source, target = tmp_path / "a", tmp_path / "b"
     source.mkdir()
     for number in range(100):
@@ -251,7 +278,7 @@ def test_a_large_file_that_nobody_has_begun(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_large_file_that_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ended between two ranges, nothing of it is left, no descriptor either."""
+    """C21: Ended between two ranges, nothing of it is left, no descriptor either."""
     monkeypatch.setattr(backlog, "RANGE_BYTES", 1 << 20)
     monkeypatch.setattr(crew, "RANGE_BYTES", 1 << 20)
     monkeypatch.setattr(tree, "_REPORT_S", 0.0)

@@ -40,7 +40,7 @@ def epoch_of(seed: int, epoch: int) -> list[int]:
 
 
 def test_an_epoch_begun_is_an_epoch_spent(directory: Path) -> None:
-    """Full passes and one left early go on to the next epoch; `set_epoch` says another."""
+    """C4: Full passes and one left early go on to the next epoch; `set_epoch` says another."""
     files = VolumeDataset(directory, shuffle=True, seed=4, transform=number)
     assert files.epoch == 0
     assert list(files) == epoch_of(4, 0)
@@ -54,7 +54,7 @@ def test_an_epoch_begun_is_an_epoch_spent(directory: Path) -> None:
 
 
 def test_without_shuffle_the_order_is_the_listings(directory: Path) -> None:
-    """Each epoch in the order of the paths."""
+    """C1: Each epoch in the order of the paths."""
     files = VolumeDataset(directory)
     assert [list(files), list(files)] == [list(files.files)] * 2
     assert files.files == sorted(map(str, directory.iterdir())) and files.total == 10
@@ -78,7 +78,7 @@ def test_a_position_is_where_it_was_left(directory: Path) -> None:
 
 
 def test_at_the_end_it_is_the_next_epochs_beginning(directory: Path) -> None:
-    """The state after the last item, whether the iterator was asked once more or not."""
+    """C9: The state after the last item, whether the iterator was asked once more or not."""
     files = VolumeDataset(directory, transform=number)
     running = iter(files)
     assert len(list(itertools.islice(running, 10))) == 10
@@ -112,7 +112,7 @@ def test_a_position_within_a_step_fits_the_same_grid_only(directory: Path) -> No
 
 
 def test_positions_that_do_not_belong(directory: Path, tmp_path: Path) -> None:
-    """Another seed, another format, damage: StateMismatch. Other files: FilesChanged, or a warning."""
+    """C10: Another seed, another format, damage: StateMismatch. Other files: FilesChanged, or a warning."""
     files = VolumeDataset(directory, shuffle=True, seed=1)
     state = files.state_dict() | {"consumed": 9}
     for other in (VolumeDataset(directory, shuffle=True, seed=2), VolumeDataset(directory)):
@@ -137,7 +137,7 @@ def test_positions_that_do_not_belong(directory: Path, tmp_path: Path) -> None:
 
 
 def test_a_position_is_not_loaded_under_an_iteration(directory: Path) -> None:
-    """It would not be heeded: StateMismatch, until the iterator ends or goes."""
+    """C10: It would not be heeded: StateMismatch, until the iterator ends or goes."""
     files = VolumeDataset(directory)
     state = files.state_dict()
     running = iter(files)
@@ -156,14 +156,14 @@ def test_a_position_is_not_loaded_under_an_iteration(directory: Path) -> None:
     [("pad", 2, 3, 6), ("pad", 4, 8, 8), ("drop", 2, 3, 3), ("drop", 1, 10, 10), ("error", 2, 5, 5)],
 )
 def test_length_is_exact(directory: Path, tail: Any, world: int, batch: int, length: int) -> None:
-    """What `len` says comes, on each rank the same, with fewer files than ranks and batches as well."""
+    """C2: What `len` says comes, on each rank the same, with fewer files than ranks and batches as well."""
     for rank in range(world):
         files = VolumeDataset(directory, tail=tail, rank=rank, world_size=world, batch_size=batch)
         assert len(files) == length == len(list(files))
 
 
 def test_files_that_fill_no_step(directory: Path) -> None:
-    """`drop` that would drop all, and `error` where steps are not even, say it with the numbers."""
+    """C2: `drop` that would drop all, and `error` where steps are not even, say it with the numbers."""
     with pytest.raises(TooFewFiles, match="10 files do not fill one step of 12"):
         iter(VolumeDataset(directory, tail="drop", rank=0, world_size=3, batch_size=4))
     with pytest.raises(TooFewFiles, match="steps of 4"):
@@ -207,7 +207,7 @@ def test_a_rest_that_fills_no_step_is_skipped(directory: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_a_distributed_checkpoint_holds_all_of_a_position(directory: Path, tmp_path: Path) -> None:
-    """Also what a new data set's own state has none of: the place within a step."""
+    """C11: Also what a new data set's own state has none of: the place within a step."""
     files = VolumeDataset(directory, batch_size=4, transform=number)
     running = iter(files)
     assert [next(running) for _ in range(6)] == list(range(6))
@@ -238,7 +238,7 @@ def test_pytorchs_own_loader_keeps_the_order(directory: Path, monkeypatch: pytes
 
 
 def test_an_epoch_that_nobody_advances_is_told(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers that begin the same epoch again warn; not after `set_epoch`, nor without shuffle."""
+    """C4: Workers that begin the same epoch again warn; not after `set_epoch`, nor without shuffle."""
     simulate_workers(monkeypatch)
     files = VolumeDataset(directory, shuffle=True)
     loader: Any = torch.utils.data.DataLoader(files, 2, num_workers=2)
@@ -290,7 +290,7 @@ def test_the_reference_products_name_is_an_alias() -> None:
 
 
 def test_the_listing_is_made_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Iterating and copying list nothing any more."""
+    """C5: Iterating and copying list nothing any more."""
     files = VolumeDataset(directory)
     monkeypatch.setattr(os, "scandir", lambda *_: pytest.fail("listed again"))
     assert len(list(files)) == len(list(pickle.loads(pickle.dumps(files)))) == 10

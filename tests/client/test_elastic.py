@@ -118,7 +118,7 @@ _SAMPLE = [
 
 
 def test_a_sample_with_real_workers(tmp_path: Path) -> None:
-    """Worker processes that live on do as the simulated ones."""
+    """C9: Worker processes that live on do as the simulated ones."""
     assert check(tmp_path, _SAMPLE, real=True) == len(_SAMPLE)
 
 
@@ -126,7 +126,7 @@ def test_a_sample_with_real_workers(tmp_path: Path) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_all_grids_resume_on_all_with_real_workers(tmp_path: Path) -> None:
-    """The whole matrix with worker processes."""
+    """C9: The whole matrix with worker processes."""
     assert check(tmp_path, _MATRIX, real=True) == 16 * 5 * 16
 
 
@@ -134,7 +134,7 @@ def test_all_grids_resume_on_all_with_real_workers(tmp_path: Path) -> None:
 def test_another_batch_size_goes_on_in_the_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: Any
 ) -> None:
-    """Where the width of a step changes too, the files of the epoch still come once, in its order."""
+    """C9: Where the width of a step changes too, the files of the epoch still come once, in its order."""
     simulate_workers(monkeypatch)
     directory = make_files(tmp_path / "files", _TOTAL)
     order = [file for step in reference(_TOTAL, 0, 0, 1) for file in step]

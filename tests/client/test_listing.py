@@ -57,7 +57,7 @@ TREE = (
     ],
 )  # fmt: skip
 def test_what_is_wanted(tmp_path: Path, wanted: dict[str, object], found: list[str]) -> None:
-    """A table of patterns and what they find, sorted by path; the reserved name never."""
+    """C5: A table of patterns and what they find, sorted by path; the reserved name never."""
     assert names(make(tmp_path, *TREE), **wanted) == found
 
 
@@ -90,7 +90,7 @@ def test_links_are_followed_but_not_up(tmp_path: Path) -> None:
 
 
 def test_nothing_found_says_where_and_how(tmp_path: Path) -> None:
-    """NoFiles names the directory, the pattern, and the option for hidden names."""
+    """C5: NoFiles names the directory, the pattern, and the option for hidden names."""
     make(tmp_path, "_SUCCESS")
     with pytest.raises(NoFiles, match=r"include_hidden=True") as caught:
         names(tmp_path)
@@ -102,7 +102,7 @@ def test_nothing_found_says_where_and_how(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A missing path, and a directory below that fails: never a listing without some files."""
+    """C5: A missing path, and a directory below that fails: never a listing without some files."""
     make(tmp_path, "a", "x/b")
     with pytest.raises(FileNotFoundError):
         names(tmp_path / "missing")
@@ -128,7 +128,7 @@ def _fail_at(monkeypatch: pytest.MonkeyPatch, directory: Path, error: OSError) -
 
 
 def test_a_fingerprint_is_of_names_and_sizes(tmp_path: Path) -> None:
-    """It changes with a name or a size; not with the place, the times, or the order of creation."""
+    """C10: It changes with a name or a size; not with the place, the times, or the order of creation."""
     make(tmp_path / "one", "a", "x/b")
     make(tmp_path / "two", "x/b", "a")
     os.utime(tmp_path / "two/a", (1, 1))

@@ -53,7 +53,7 @@ def whole(epoch: int, width: int = 4, total: int = 20) -> Steps:
     ],
 )
 def test_workers_however_they_are_started(directory: Path, method: str, persistent: bool) -> None:
-    """Epochs advance, `set_epoch` is heard, and a position is loaded, in workers of any kind.
+    """C4: Epochs advance, `set_epoch` is heard, and a position is loaded, in workers of any kind.
 
     The rank is the main process's: a spawned worker has no launcher and no process group.
     """
@@ -105,7 +105,7 @@ def test_an_error_in_a_worker_ends_the_iteration(directory: Path) -> None:
 
 
 def test_a_transform_cannot_end_an_epoch(directory: Path) -> None:
-    """StopIteration out of a transform is an error, not the end."""
+    """C12: StopIteration out of a transform is an error, not the end."""
 
     def stop(path: Any) -> int:
         raise StopIteration
@@ -118,7 +118,7 @@ def test_a_transform_cannot_end_an_epoch(directory: Path) -> None:
 
 
 def test_positions_count_what_was_handed_out(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After each batch, the same for any number of workers; at the last one it is the next epoch."""
+    """C8: After each batch, the same for any number of workers; at the last one it is the next epoch."""
     simulate_workers(monkeypatch)
     for workers in range(4):
         loader = make(directory, 6, num_workers=workers)
@@ -164,7 +164,7 @@ def test_the_loader_that_came_last_leads(directory: Path) -> None:
 
 
 def test_a_position_is_not_loaded_under_an_iteration(directory: Path) -> None:
-    """StateMismatch while the iterator lives, whether it was asked for a batch yet or not."""
+    """C10: StateMismatch while the iterator lives, whether it was asked for a batch yet or not."""
     loader = make(directory)
     state = loader.state_dict()
     running = iter(loader)
@@ -181,7 +181,7 @@ def test_a_position_is_not_loaded_under_an_iteration(directory: Path) -> None:
 
 
 def test_one_iteration_at_a_time(directory: Path) -> None:
-    """A second one takes the place of the first, which says so rather than count wrong."""
+    """C12: A second one takes the place of the first, which says so rather than count wrong."""
     loader = make(directory)
     first = iter(loader)
     next(first)
@@ -208,7 +208,7 @@ def test_a_position_of_the_data_set_fits_between_steps_only(directory: Path) -> 
 
 
 def test_lengths_and_padding_are_told(directory: Path) -> None:
-    """`len` is of the iteration under way or the next; `valid` says how much of a batch is no padding."""
+    """C2: `len` is of the iteration under way or the next; `valid` says how much of a batch is no padding."""
     loader = make(directory, 8)
     assert len(loader) == 3 and loader.epoch == 0
     told = []
@@ -232,9 +232,18 @@ def test_a_rest_that_fills_no_step_is_skipped(directory: Path) -> None:
 
 
 def test_no_thread_is_started(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers may be forked at any time: making a data set and a loader, and iterating here, starts none."""
+    """C7: Workers may be forked at any time: a data set, a loader, and an iteration here start none."""
     monkeypatch.setattr(threading.Thread, "start", lambda self: pytest.fail("a thread was started"))
     assert len(steps(make(directory))) == 5
+
+
+def test_no_shared_memory_has_a_name(directory: Path) -> None:
+    """C7: What workers share ends with the processes, also if they are killed: it can be found nowhere."""
+    loader = make(directory, num_workers=1)
+    running = iter(loader)
+    next(running)
+    shared = [line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/" in line]
+    assert shared and all(line.endswith("(deleted)") for line in shared)
 
 
 def test_items_one_by_one(directory: Path) -> None:
@@ -298,7 +307,7 @@ class Decoded2(IterableDataset[Any]):
 
 @pytest.mark.parametrize(("times", "came"), [(0, "0 came"), (2, "more came")])
 def test_one_item_for_each_path(directory: Path, times: int, came: str) -> None:
-    """Fewer or more would make every position wrong: an error, not a shifted order."""
+    """C12: Fewer or more would make every position wrong: an error, not a shifted order."""
     with pytest.raises(RuntimeError, match=f"5 batches were due and {came}"):
         list(DataLoader(Decoded(VolumeDataset(directory), times), 4, num_workers=0))
 
@@ -323,7 +332,7 @@ def test_other_data_sets_are_refused(directory: Path) -> None:
     [{"shuffle": True}, {"sampler": [1]}, {"batch_sampler": [[1]]}, {"drop_last": True}, {"in_order": False}],
 )
 def test_what_would_break_the_promise_is_refused(directory: Path, option: dict[str, Any]) -> None:
-    """Each with what to say instead."""
+    """C12: Each with what to say instead."""
     with pytest.raises(ValueError, match=next(iter(option))):
         DataLoader(VolumeDataset(directory), 2, **option)
     with pytest.raises(ValueError, match="batch_size=3"):
@@ -348,7 +357,7 @@ def test_defaults(
 
 
 def test_time_is_told_of_each_batch(directory: Path) -> None:
-    """Each batch once, when its work is done, with what it was; the last one too."""
+    """C30: Each batch once, when its work is done, with what it was; the last one too."""
     told: list[BatchTiming] = []
     loader = make(directory, 8, on_batch=told.append)
     for done, _ in enumerate(loader):

@@ -78,7 +78,7 @@ def test_a_mounts_files_are_handed_out(played: PlayedMount) -> None:
 
 
 def test_the_order_is_told_ahead_and_not_far(played: PlayedMount) -> None:
-    """Hints are the pass's own order, never more than asked for ahead of what is read, and all of it."""
+    """C6: Hints are the pass's own order, never more than asked for ahead of what is read, and all of it."""
     files = VolumeDataset(played.root, shuffle=True, prefetch=8, transform=number)
     for done, file in enumerate(files):
         assert played.hints[done] == f"{file:04}"
@@ -87,7 +87,7 @@ def test_the_order_is_told_ahead_and_not_far(played: PlayedMount) -> None:
 
 
 def test_what_is_skipped_is_neither_hinted_nor_opened(played: PlayedMount) -> None:
-    """A resumed pass, and one of two ranks, say and ask for their own part only."""
+    """C9: A resumed pass, and one of two ranks, say and ask for their own part only."""
     files = VolumeDataset(played.root, shuffle=True, rank=1, world_size=2, batch_size=4, transform=number)
     files.load_state_dict(files.state_dict() | {"consumed": 24})
     seen = names(list(files))
@@ -108,7 +108,7 @@ def test_after_a_transform_the_file_is_let_go(played: PlayedMount) -> None:
 
 
 def test_a_file_that_left_the_cache_is_read_through_the_mount(played: PlayedMount) -> None:
-    """Released by another process between two of our calls, it is opened by its own path; once."""
+    """C6: Released by another process between two of our calls, it is opened by its own path; once."""
     opened: list[str] = []
 
     def lose(path: LocalPath) -> bytes:
@@ -129,7 +129,7 @@ def test_a_file_that_left_the_cache_is_read_through_the_mount(played: PlayedMoun
 
 @pytest.mark.parametrize("error", [errno.EOPNOTSUPP, errno.EACCES, errno.ENODATA, errno.ENOSPC])
 def test_a_mount_that_hands_nothing_out_is_read_through(played: PlayedMount, error: int) -> None:
-    """The path itself is right; after some refusals it is not asked any more."""
+    """C6: The path itself is right; after some refusals it is not asked any more."""
     played.error = error
     assert [str(item) for item in VolumeDataset(played.root)] == [
         str(played.root / f"{n:04}") for n in range(40)
@@ -179,7 +179,7 @@ def test_reading_through_can_be_asked_for(played: PlayedMount) -> None:
 
 
 def test_errors_of_a_file_are_its_own(played: PlayedMount) -> None:
-    """EIO is no reason to try another way."""
+    """C28: EIO is no reason to try another way."""
     played.error = errno.EIO
     with pytest.raises(OSError, match="Input/output") as caught:
         list(VolumeDataset(played.root))
@@ -209,7 +209,7 @@ def test_local_copies_are_made_once(tmp_path: Path) -> None:
 
 
 def test_a_changed_file_is_copied_anew(tmp_path: Path) -> None:
-    """Another size or mtime is another copy."""
+    """C6: Another size or mtime is another copy."""
     directory, cache = make_files(tmp_path / "files", 3), tmp_path / "cache"
     (before,) = copied(directory / "0002", cache)
     os.utime(directory / "0002", ns=(1, 1))

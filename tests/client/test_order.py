@@ -30,7 +30,7 @@ def steps(total: int, tail: Tail, start: int, world: int, batch: int, workers: i
 
 
 def test_an_order_is_what_it_was() -> None:
-    """The orders are fixed for good: a resumed run, in any Python version, must find its own again."""
+    """C1: The orders are fixed for good: a resumed run, in any Python version, must find its own again."""
     assert list(permutation(10, 0, 0)) == [8, 9, 2, 5, 3, 6, 1, 0, 7, 4]
     assert list(permutation(10, 0, 1)) == [4, 7, 6, 9, 0, 8, 5, 3, 2, 1]
     whole = permutation(20_000, 7, 3)
@@ -39,14 +39,14 @@ def test_an_order_is_what_it_was() -> None:
 
 @given(st.integers(0, 300), st.integers(), st.integers(0, 10**6))
 def test_an_order_has_every_file_once(total: int, seed: int, epoch: int) -> None:
-    """It is a permutation, and the same when asked again."""
+    """C1: It is a permutation, and the same when asked again."""
     order = list(permutation(total, seed, epoch))
     assert sorted(order) == list(range(total))
     assert order == list(permutation(total, seed, epoch))
 
 
 def test_epochs_and_seeds_have_orders_of_their_own() -> None:
-    """No two of some epochs and seeds go in the same order."""
+    """C1: No two of some epochs and seeds go in the same order."""
     orders = [
         tuple(permutation(50, seed, epoch)) for seed in (-1, 0, 1, 10, 2**70) for epoch in (0, 1, 10, 11)
     ]
@@ -81,7 +81,7 @@ def test_a_pass_has_each_place_once(
 
 @given(st.integers(1, 120), st.sampled_from(TAILS), grids, st.data())
 def test_padding_is_told(total: int, tail: Tail, grid: tuple[int, int], data: st.DataObject) -> None:
-    """The valid places of all ranks and steps are what was consumed."""
+    """C2: The valid places of all ranks and steps are what was consumed."""
     world, batch = grid
     start = data.draw(st.integers(0, total))
     passes = [Pass(total, tail, 0, start, Grid(rank, world, batch)) for rank in range(world)]

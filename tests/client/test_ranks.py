@@ -32,7 +32,7 @@ def group() -> Iterator[None]:
 
 
 def test_who_is_believed(launcher: pytest.MonkeyPatch) -> None:
-    """Nobody: one process. The launcher's variables, and before these the arguments."""
+    """C3: Nobody: one process. The launcher's variables, and before these the arguments."""
     assert ranks.find_rank() == (0, 1)
     launcher.setenv("RANK", "2")
     launcher.setenv("WORLD_SIZE", "4")
@@ -42,7 +42,7 @@ def test_who_is_believed(launcher: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
 def test_half_a_launcher_is_not_guessed(launcher: pytest.MonkeyPatch, name: str) -> None:
-    """One variable without the other: RankUnknown names it."""
+    """C3: One variable without the other: RankUnknown names it."""
     launcher.setenv(name, "1")
     with pytest.raises(RankUnknown, match=name):
         ranks.find_rank()
@@ -65,7 +65,7 @@ def test_impossible_arguments(rank: int | None, world: int | None) -> None:
 
 
 def test_group_and_launcher_must_agree(launcher: pytest.MonkeyPatch, group: None) -> None:
-    """A group is believed, also where the launcher says half; where it says something else, nobody is."""
+    """C3: A group is believed, also where the launcher says half; where it says something else, nobody is."""
     assert ranks.find_rank() == (0, 1)
     launcher.setenv("WORLD_SIZE", "1")
     assert ranks.find_rank() == (0, 1)
@@ -86,7 +86,7 @@ def test_local_world_size(launcher: pytest.MonkeyPatch) -> None:
 
 
 def test_the_rank_is_asked_for_when_an_iteration_begins(launcher: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A data set that is made before the launcher or a group is there still has its part only."""
+    """C3: A data set that is made before the launcher or a group is there still has its part only."""
     for number in range(4):
         (tmp_path / str(number)).touch()
     files = VolumeDataset(tmp_path)
@@ -127,7 +127,7 @@ def _of_two(rank: int, store: str, directory: str, pickled: bytes, answers: Any)
 
 
 def test_two_ranks_list_once(tmp_path: Path) -> None:
-    """Rank 0 lists for both, and its error is everybody's; a group of some ranks counts for these alone.
+    """C5: Rank 0 lists for both, and its error is everybody's; a group of some ranks counts for these alone.
 
     A data set that came from the process that began the ranks, and its workers, know the rank as well.
     """
@@ -180,7 +180,7 @@ def _wrapper(name: str, module: str) -> Callable[[Any], Any]:
     ],
 )
 def test_resharding_is_refused(tmp_path: Path, name: str, module: str) -> None:
-    """Where a wrapper would divide once more, iterating fails; not without shard or with one rank."""
+    """C3: Where a wrapper would divide once more, iterating fails; not without shard or with one rank."""
     for number in range(4):
         (tmp_path / str(number)).touch()
     wrap = _wrapper(name, module)

@@ -35,7 +35,7 @@ def spark() -> Iterator[Any]:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::FutureWarning")
 def test_spark_exports_into_a_mount(spark: Any, make_volume: Callable[..., Volume]) -> None:
-    """The rows are in the backing when the call returns, in files of the size asked for, and alone."""
+    """C25: The rows are in the backing when the call returns, in files of the size asked for, and alone."""
     from pyarrow import parquet
 
     volume = make_volume(mode="cached").mount()
@@ -80,7 +80,7 @@ def test_spark_in_memory_and_errors(spark: Any, tmp_path: Path) -> None:
 
 
 def test_delta_exports_into_a_mount(make_volume: Callable[..., Volume], tmp_path: Path) -> None:
-    """Without Spark: a Delta table that lies on the mount, exported into it and over the export."""
+    """C25: Without Spark: a Delta table that lies on the mount, exported into it and over the export."""
     import deltalake
     import pyarrow
     from pyarrow import parquet

@@ -51,7 +51,7 @@ def read(path: Path | str) -> Any:
 
 
 def test_all_rows_in_files_of_the_size_that_was_asked_for(table: str, tmp_path: Path) -> None:
-    """Every file but the last has so many rows; what is returned is what is there."""
+    """C26: Every file but the last has so many rows; what is returned is what is there."""
     from pyarrow import parquet
 
     done = export_table(table, tmp_path / "out", rows_per_file=400)
@@ -72,7 +72,7 @@ def test_files_of_about_so_many_bytes(table: str, tmp_path: Path) -> None:
 
 
 def test_a_part_of_a_table(table: str, tmp_path: Path) -> None:
-    """Columns in their order, a condition, an earlier version, nothing at all: as asked."""
+    """C26: Columns in their order, a condition, an earlier version, nothing at all: as asked."""
     done = export_table(
         table, tmp_path / "some", columns=["text", "id"], where="part = 1 AND id < 500 -- even this"
     )
@@ -96,7 +96,7 @@ def test_a_small_table_in_memory(table: str) -> None:
 
 
 def test_nothing_is_replaced_unless_asked(table: str, tmp_path: Path) -> None:
-    """EEXIST where something is; with overwrite the new files are alone there."""
+    """C25: EEXIST where something is; with overwrite the new files are alone there."""
     export_table(table, tmp_path / "out", rows_per_file=10)
     with pytest.raises(FileExistsError):
         export_table(table, tmp_path / "out")
@@ -109,7 +109,7 @@ def test_nothing_is_replaced_unless_asked(table: str, tmp_path: Path) -> None:
 def test_an_export_that_fails_publishes_nothing(
     table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error at any step: the old export is there as it was, and nothing beside it."""
+    """C25: An error at any step: the old export is there as it was, and nothing beside it."""
     from pyarrow import parquet
 
     export_table(table, tmp_path / "out", version=0)
@@ -135,7 +135,7 @@ def test_an_export_that_fails_publishes_nothing(
 
 
 def test_what_killed_exports_left_is_removed(table: str, tmp_path: Path) -> None:
-    """A temporary directory of a dead process goes; one of a live process stays."""
+    """C25: A temporary directory of a dead process goes; one of a live process stays."""
     mine = temporary.name()
     dead = mine.replace(f"-{os.getpid()}-", f"-{2**22 + 1}-")
     for name in (mine, dead):
@@ -146,7 +146,7 @@ def test_what_killed_exports_left_is_removed(table: str, tmp_path: Path) -> None
 
 
 def test_what_would_be_ignored_is_refused(table: str, tmp_path: Path) -> None:
-    """Deletion vectors, column mapping by either protocol, and what is not known: no export.
+    """C26: Deletion vectors, column mapping by either protocol, and what is not known: no export.
 
     Of a table with column mapping by the older protocol, delta-rs's own scan gives rows of nulls.
     """
@@ -208,7 +208,7 @@ def test_errors_say_what_is_wrong(table: str, tmp_path: Path, monkeypatch: pytes
 
 
 def test_hugging_face_reads_an_export(table: str, tmp_path: Path) -> None:
-    """load_dataset has the rows, in their files' order."""
+    """C27: load_dataset has the rows, in their files' order."""
     import datasets
 
     done = export_table(table, tmp_path / "out", rows_per_file=400)

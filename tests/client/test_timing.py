@@ -45,7 +45,7 @@ def tell(timings: Any, count: int) -> None:
 
 
 def test_means_are_logged(mlflow: PlayedMlflow) -> None:
-    """Of each so many batches, without waiting for the server."""
+    """C30: Of each so many batches, without waiting for the server."""
     tell(MlflowTimings(every=4), 9)
     assert [(step, synchronous) for _, step, synchronous in mlflow.logged] == [(4, False), (8, False)]
     metrics = mlflow.logged[0][0]
@@ -59,7 +59,7 @@ def test_means_are_logged(mlflow: PlayedMlflow) -> None:
 
 
 def test_no_run_is_begun(mlflow: PlayedMlflow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an active run, on another rank, and where nobody imported MLflow, nothing is logged."""
+    """C30: Without an active run, on another rank, and where nobody imported MLflow, nothing is logged."""
     mlflow.active = None
     tell(MlflowTimings(every=1), 2)
     mlflow.active = SimpleNamespace()
@@ -73,7 +73,7 @@ def test_no_run_is_begun(mlflow: PlayedMlflow, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_server_that_is_away_is_told_of_once(mlflow: PlayedMlflow) -> None:
-    """Training goes on, and so does logging when it is back."""
+    """C30: Training goes on, and so does logging when it is back."""
     timings = MlflowTimings(every=1, prefix="train/")
     mlflow.error = ConnectionError("away")
     with pytest.warns(UserWarning, match="away") as caught:

@@ -36,6 +36,10 @@ _METADATA: Final = ".metadata"
 _STEP: Final = re.compile(r"step-(\d+)")
 _HIDDEN: Final = re.compile(rf"\.step-\d+\.({temporary.OWNER})-[0-9a-f]{{8}}\.(?:tmp|old)")
 
+#: Hidden directories that this process gave up. Their names are unique, and their owner lives: nobody else
+#: could tell.
+_abandoned: set[str] = set()
+
 
 class Steps:
     """See the module. `stale_s`: how long nothing may have changed in a directory that a dead owner left."""
@@ -43,7 +47,6 @@ class Steps:
     def __init__(self, root: str | os.PathLike[str], stale_s: float = 24 * 3600) -> None:
         self.root = Path(root)
         self._stale_s = stale_s
-        self._abandoned: set[str] = set()
 
     def path(self, step: int) -> Path:
         """Where the checkpoint of a step is, or would be."""
@@ -107,11 +110,11 @@ class Steps:
 
     def abandon(self, temporary: Path) -> None:
         """Remove a directory of `begin` that will not be published. Never fails; `sweep` tries again."""
-        self._abandoned.add(temporary.name)
+        _abandoned.add(temporary.name)
         _remove_tree(temporary)
 
     def sweep(self) -> None:
-        """Remove what dead owners left, and what was abandoned here. Never fails."""
+        """Remove what dead owners left, and what was abandoned in this process. Never fails."""
         try:
             names = os.listdir(self.root)
         except OSError:
@@ -120,7 +123,7 @@ class Steps:
             match = _HIDDEN.fullmatch(name)
             if match is None:
                 continue
-            if name in self._abandoned or self._is_left(self.root / name, match[1]):
+            if name in _abandoned or self._is_left(self.root / name, match[1]):
                 _remove_tree(self.root / name)
 
     def _hidden(self, step: int, kind: str) -> Path:

@@ -37,6 +37,7 @@ class Entry:
     parent: Directory | None
     hint_root: str | None = None
     fresh: bool = False  #: nothing can be at the target
+    commits: bool = False  #: and it is on a mount, where a file is committed whole at its close
     tries: int = 1
 
 

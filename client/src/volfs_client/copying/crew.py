@@ -153,10 +153,11 @@ class Crew:
         batch: list[Entry] = []
         try:
             fresh = directories.make(directory)
+            commits = fresh and mount.is_volfs(directory.target)
             with os.scandir(directory.source) as entries:
                 for found in entries:
                     self._go_on()
-                    entry = self._sort(directory, found, fresh)
+                    entry = self._sort(directory, found, fresh, commits)
                     if entry is not None:
                         batch.append(entry)
                     if len(batch) == _BATCH:
@@ -171,7 +172,9 @@ class Crew:
                 self._listings -= 1
             self._finish(directory)
 
-    def _sort(self, directory: Directory, found: os.DirEntry[str], fresh: bool) -> Entry | None:
+    def _sort(
+        self, directory: Directory, found: os.DirEntry[str], fresh: bool, commits: bool
+    ) -> Entry | None:
         try:
             st = found.stat(follow_symlinks=False)
         except FileNotFoundError:
@@ -186,7 +189,7 @@ class Crew:
         if temporary.is_ours(found.name):
             return None
         target = os.path.join(directory.target, found.name)
-        return Entry(found.path, target, st, directory, directory.hint_root, fresh)
+        return Entry(found.path, target, st, directory, directory.hint_root, fresh, commits)
 
     def _compare(self, batch: list[Entry]) -> None:
         wanted = []
@@ -276,7 +279,7 @@ class Crew:
             if large.error is not None:
                 raise large.error
             self._go_on()
-            transfer.publish(fsync=self._fsync)
+            transfer.publish(fsync=self._fsync, early=entry.commits)
         except BaseException as error:
             transfer.abandon()
             with self._changed:
