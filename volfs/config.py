@@ -143,8 +143,8 @@ class MountConfig(BaseModel):
     lease_s: Annotated[Seconds, Field(ge=1, le=86400)] = 60.0
     #: W5: whether close, too, survives a power cut.
     durable_close: Switch = False
-    #: The way to the kernel: libfuse by pyfuse3, or its protocol spoken directly (as root).
-    transport: Literal["pyfuse3", "direct"] = "pyfuse3"
+    #: The way to the kernel: its protocol spoken directly where this process may mount, else libfuse.
+    transport: Literal["auto", "direct", "pyfuse3"] = "auto"
     read_only: Switch = False
     allow_other: Switch = False
     foreground: Switch = False

@@ -132,7 +132,7 @@ class _Daemon:
             self._directory if local else RetryingStore(self._directory, config.store_timeout_s)
         )
         self._cached = config.cache == "on" or (config.cache == "auto" and not local)
-        self._transport = choose(config)
+        self._transport, self._transport_reason = choose(config)
         self._notifier = KernelNotifier(self._transport.sender)
         self._tuned: dict[str, str] = {}
         self._mount_id = _mount_id(config.cache_dir)
@@ -368,6 +368,7 @@ class _Daemon:
             "store": "directory",
             "store_away": isinstance(self._store, RetryingStore) and self._store.deadlines.away,
             "transport": self._transport.name,
+            "transport_reason": self._transport_reason,
             "mode": {
                 "cache": self._cached,
                 "commit": config.commit,

@@ -78,7 +78,8 @@ def test_status(bench: Make) -> None:
     assert (document["conflicts"], document["errors"]) == (0, 0)
     assert is_volfs is True
     flat = " ".join(table.split())
-    assert f"volfs {volfs.__version__}, pid {pid}, pyfuse3" in flat
+    assert f"volfs {volfs.__version__}, pid {pid}, {document['transport']} (this process may mount)" in flat
+    assert document["transport"] == "direct"
     assert "of 3.0 MiB" in flat
     assert "waiting 0 files" in flat
 

@@ -74,8 +74,8 @@ _LOG_BYTES: Final = 10 << 20
 )
 @click.option(
     "--transport",
-    type=click.Choice(["pyfuse3", "direct"]),
-    help="The way to the kernel; direct: without libfuse, for root. [default: pyfuse3]",
+    type=click.Choice(["auto", "direct", "pyfuse3"]),
+    help="The way to the kernel: directly, for who may mount, or by libfuse. [default: auto]",
 )
 @click.option("--read-only/--no-read-only", default=None, help="Refuse changes. [default: no]")
 @click.option(

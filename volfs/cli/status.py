@@ -60,7 +60,8 @@ def rows(mountpoint: Path, document: dict[str, Any]) -> list[tuple[str, str]]:
         ("volume", f"{document.get('backing')} on {mountpoint}"),
         (
             "daemon",
-            f"volfs {document.get('version')}, pid {document.get('pid')}, {document.get('transport')}",
+            f"volfs {document.get('version')}, pid {document.get('pid')}, {document.get('transport')} "
+            f"({document.get('transport_reason')})",
         ),
         (
             "mode",

@@ -22,7 +22,7 @@ from volfs.errors import SetupError
 from volfs.kernel import dying, mounts
 from volfs.telemetry import get_logger
 
-__all__ = ["check"]
+__all__ = ["check", "may_mount"]
 
 _log = get_logger("preflight")
 
@@ -38,8 +38,13 @@ Location = tuple[tuple[int, int], PurePath]
 def check(config: MountConfig) -> None:
     """Raise SetupError for the first obstacle; nothing was touched then, but a dead mount taken away."""
     _check_device()
-    privileged = _may_mount()
+    privileged = may_mount()
     if not privileged:
+        if config.transport == "direct":
+            raise SetupError(
+                "--transport direct mounts by itself, which needs CAP_SYS_ADMIN: run as root, or leave it to "
+                "--transport auto"
+            )
         _check_helper()
     dying.end(config.mountpoint, config.cache_dir / "lock")
     _check_mountpoint(config.mountpoint, privileged=privileged)
@@ -64,7 +69,7 @@ def _check_device() -> None:
         ) from error
 
 
-def _may_mount() -> bool:
+def may_mount() -> bool:
     """Whether this process mounts by itself. Root that may not is an obstacle: the helper cannot either."""
     line = next(line for line in _PROC_STATUS.read_text().splitlines() if line.startswith("CapEff:"))
     privileged = bool(int(line.split()[1], 16) >> _CAP_SYS_ADMIN & 1)

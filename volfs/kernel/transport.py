@@ -11,6 +11,7 @@ from typing import Protocol
 from volfs.config import MountConfig
 from volfs.fs.vfs import Vfs
 from volfs.kernel.notify import Sender
+from volfs.kernel.preflight import may_mount
 
 __all__ = ["REQUESTS_AT_ONCE", "Transport", "choose"]
 
@@ -40,13 +41,16 @@ class Transport(Protocol):
         """Let go of the device; `unmount`: take the mount away as well, if it is still there."""
 
 
-def choose(config: MountConfig) -> Transport:
-    """The transport that the configuration names."""
-    if config.transport == "direct":
-        from volfs.kernel.direct.transport import Direct
-
-        return Direct(config)
-    # Imported here: only one of the two is needed.
+def choose(config: MountConfig) -> tuple[Transport, str]:
+    """The transport, and why it is this one."""
+    # Imported here: both know this module.
+    from volfs.kernel.direct.transport import Direct
     from volfs.kernel.pyfuse import Pyfuse
 
-    return Pyfuse(config)
+    if config.transport == "direct":
+        return Direct(config), "--transport"
+    if config.transport == "pyfuse3":
+        return Pyfuse(config), "--transport"
+    if may_mount():
+        return Direct(config), "this process may mount"
+    return Pyfuse(config), "without CAP_SYS_ADMIN fusermount3 has to mount"
