@@ -54,8 +54,9 @@ from volfs.fs.vfs import Vfs
 from volfs.fs.volume import Policy, Volume
 from volfs.kernel import dying, mounts
 from volfs.kernel.intent import creates
+from volfs.kernel.mounting import mount
 from volfs.kernel.notify import KernelNotifier
-from volfs.kernel.transport import choose
+from volfs.kernel.transport import Transport
 from volfs.kernel.tuning import tune
 from volfs.store.base import Store
 from volfs.store.directory import DirectoryStore
@@ -132,8 +133,9 @@ class _Daemon:
             self._directory if local else RetryingStore(self._directory, config.store_timeout_s)
         )
         self._cached = config.cache == "on" or (config.cache == "auto" and not local)
-        self._transport, self._transport_reason = choose(config)
-        self._notifier = KernelNotifier(self._transport.sender)
+        self._transport: Transport
+        self._transport_reason = ""
+        self._notifier = KernelNotifier()
         self._tuned: dict[str, str] = {}
         self._mount_id = _mount_id(config.cache_dir)
         self._end_at = math.inf
@@ -197,7 +199,7 @@ class _Daemon:
         self._volume = volume
         self._vfs = Vfs(volume, self._about, creates)
         volume.watch(volume.tree.root, b"")
-        self._transport.mount(self._vfs)
+        self._transport, self._transport_reason = mount(config, self._vfs)
         try:
             await self._serve(watcher, cache)
         except BaseException:
@@ -276,7 +278,7 @@ class _Daemon:
             services.start_soon(self._supervise, "poll", self._poll)
             if watcher is not None:
                 services.start_soon(self._supervise, "watcher", self._watch)
-            self._notifier.start()
+            self._notifier.start(self._transport.sender)
             async with trio.open_nursery() as front:
                 front.start_soon(self._signals)
                 front.start_soon(self._announce)

@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from subprocess import SubprocessError
 from typing import Final
@@ -195,7 +195,8 @@ def _empty(directory: Path) -> None:
         for name in names:
             path = Path(where, name)
             if path.is_file() and not path.is_symlink():
-                os.truncate(path, 0)
+                with suppress(OSError):  # it takes room until the end of the run, no more
+                    os.truncate(path, 0)
 
 
 def _end(daemon: Daemon) -> Callable[..., None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -126,3 +127,32 @@ def test_dlio_runs(base: Path) -> None:
     assert [entry.measurement.failed for entry in entries] == [None] * len(scenario.rows)
     assert {entry.row for entry in entries} == {row.key for row in scenario.rows}
     assert all((entry.measurement.value or 0) > 0 for entry in entries)
+
+
+def test_a_peer_that_was_cut_off_is_measured_once(base: Path) -> None:
+    """What is far behind takes part in one round; who is not, and ours whatever it does, in all."""
+
+    def work(trial: Trial) -> None:
+        with trial.measure("slow") as measured:
+            measured.cut = trial.system.name in ("direct", "volfs")
+
+    row = Row("slow", "slow", "s", "none")
+    scenario = Scenario("slow", (row,), ("volfs", "direct", "local"), work, slow=False)
+    settings = Settings(rounds=3, scale=0.01, directory=base)
+    run = Runner(settings, base, lambda _: None).run([(scenario, frozenset({"slow"}))])
+    assert Counter(entry.system for entry in run) == {"volfs": 3, "direct": 1, "local": 3}
+
+
+def test_a_trial_leaves_names_and_no_bytes(base: Path) -> None:
+    """Until the end of the run the files of earlier trials are there, empty; then nothing is."""
+    found: list[int] = []
+
+    def work(trial: Trial) -> None:
+        found.extend(path.stat().st_size for path in base.glob("trial*/written/f"))
+        (trial.source / "f").write_bytes(b"x" * 1000)
+
+    scenario = Scenario("leaves", (Row("leaves", "leaves", "s", "none"),), ("local",), work, slow=False)
+    settings = Settings(rounds=2, scale=0.01, directory=base)
+    list(Runner(settings, base, lambda _: None).run([(scenario, frozenset({"leaves"}))]))
+    assert found == [0]
+    assert list(base.glob("trial*")) == []

@@ -39,8 +39,8 @@ class Recorder:
 def test_all_kinds_are_sent_by_the_thread() -> None:
     """In the order in which they were asked for, and an error costs only itself."""
     sender = Recorder()
-    notifier = KernelNotifier(sender)
-    notifier.start()
+    notifier = KernelNotifier()
+    notifier.start(sender)
     notifier.attributes(99)
     notifier.content(1)
     notifier.entry(2, b"n", 3)
@@ -57,8 +57,8 @@ def test_what_waits_is_not_queued_twice() -> None:
     """A thousand writes to one file while the kernel blocks are one notification."""
     sender = Recorder()
     sender.gate.clear()
-    notifier = KernelNotifier(sender)
-    notifier.start()
+    notifier = KernelNotifier()
+    notifier.start(sender)
     notifier.content(1)
     assert sender.entered.wait(10)
     for _ in range(1000):
@@ -73,8 +73,8 @@ def test_nothing_is_sent_after_close() -> None:
     """Also what was waiting: an unmount must not be held up."""
     sender = Recorder()
     sender.gate.clear()
-    notifier = KernelNotifier(sender)
-    notifier.start()
+    notifier = KernelNotifier()
+    notifier.start(sender)
     notifier.content(1)
     assert sender.entered.wait(10)
     notifier.content(2)

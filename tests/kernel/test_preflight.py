@@ -13,6 +13,7 @@ import pytest
 from volfs.config import MountConfig
 from volfs.errors import SetupError
 from volfs.kernel import mounts, preflight
+from volfs.kernel.direct import device
 
 bind = pytest.mark.skipif(os.geteuid() != 0, reason="only root may bind-mount; make test runs as root")
 
@@ -55,14 +56,14 @@ def test_nothing_in_the_way(places: dict[str, Any]) -> None:
 
 def test_no_device(places: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No /dev/fuse: the module, or the container's options."""
-    monkeypatch.setattr(preflight, "_DEVICE", tmp_path / "fuse")
+    monkeypatch.setattr(device, "_DEVICE", tmp_path / "fuse")
 
     assert obstacle(places).startswith(f"there is no {tmp_path}/fuse: load the kernel module (modprobe fuse)")
 
 
 def test_device_not_for_us(places: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A device that may not be opened is another matter than none."""
-    monkeypatch.setattr(preflight, "_DEVICE", tmp_path)  # a directory does not open for writing
+    monkeypatch.setattr(device, "_DEVICE", tmp_path)  # a directory does not open for writing
 
     assert "cannot be opened (Is a directory): allow this user" in obstacle(places)
 

@@ -30,7 +30,7 @@ def errno_of(error: BaseException, request: str, *details: Any) -> int:
 
 def failed(volume: Volume, error: Exception, request: str, *args: Any) -> int:
     """As errno_of, of a request with these arguments; what was unexpected is counted."""
-    # Content is not for the log.
+    # Long values are content, of which the log has the size.
     known = [arg if not isinstance(arg, bytes) or len(arg) < 256 else len(arg) for arg in args]
     number = errno_of(error, request, *(arg for arg in known if isinstance(arg, bytes | int)))
     if not isinstance(error, VolfsError):

@@ -51,15 +51,16 @@ _Key = tuple[str, int, bytes, int]
 class KernelNotifier:
     """`fs.volume.Notifier` over a Sender."""
 
-    def __init__(self, sender: Sender) -> None:
-        self._sender = sender
+    def __init__(self) -> None:
         self._waiting: OrderedDict[_Key, None] = OrderedDict()
         self._changed = threading.Condition()
         self._closed = False
         self._busy = False
-        self._thread = threading.Thread(target=self._run, name="volfs-notify", daemon=True)
+        self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
+    def start(self, sender: Sender) -> None:
+        """Send from now on, also what was asked for before."""
+        self._thread = threading.Thread(target=self._run, args=(sender,), name="volfs-notify", daemon=True)
         self._thread.start()
 
     def attributes(self, number: int) -> None:
@@ -93,11 +94,13 @@ class KernelNotifier:
             self._closed = True
             self._waiting.clear()
             self._changed.notify_all()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        thread = self._thread
+        if thread is None:
+            return True
+        thread.join(timeout_s)
+        return not thread.is_alive()
 
-    def _run(self) -> None:
+    def _run(self, sender: Sender) -> None:
         sent = 0
         while True:
             with self._changed:
@@ -114,11 +117,11 @@ class KernelNotifier:
             sent += 1
             try:
                 if kind == "entry":
-                    self._sender.entry(number, name, deleted)
+                    sender.entry(number, name, deleted)
                 elif kind == "content":
-                    self._sender.content(number)
+                    sender.content(number)
                 else:
-                    self._sender.attributes(number)
+                    sender.attributes(number)
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY):
                     log.debug("notification failed", kind=kind, inode=number, error=str(error))

@@ -20,13 +20,13 @@ from typing import Final
 from volfs.config import MountConfig
 from volfs.errors import SetupError
 from volfs.kernel import dying, mounts
+from volfs.kernel.direct.device import open_device
 from volfs.telemetry import get_logger
 
 __all__ = ["check", "may_mount"]
 
 _log = get_logger("preflight")
 
-_DEVICE: Final = Path("/dev/fuse")
 _FUSE_CONF: Final = Path("/etc/fuse.conf")
 _PROC_STATUS: Final = Path("/proc/self/status")
 _CAP_SYS_ADMIN: Final = 21
@@ -37,7 +37,7 @@ Location = tuple[tuple[int, int], PurePath]
 
 def check(config: MountConfig) -> None:
     """Raise SetupError for the first obstacle; nothing was touched then, but a dead mount taken away."""
-    _check_device()
+    os.close(open_device())
     privileged = may_mount()
     if not privileged:
         if config.transport == "direct":
@@ -52,21 +52,6 @@ def check(config: MountConfig) -> None:
     _check_apart(config)
     if config.allow_other and not privileged:
         _check_allow_other()
-
-
-def _check_device() -> None:
-    try:
-        os.close(os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC))
-    except OSError as error:
-        if error.errno in {errno.ENOENT, errno.ENODEV, errno.ENXIO}:
-            raise SetupError(
-                f"there is no {_DEVICE}: load the kernel module (modprobe fuse), or start the container with "
-                "--device /dev/fuse --cap-add SYS_ADMIN"
-            ) from error
-        raise SetupError(
-            f"{_DEVICE} cannot be opened ({os.strerror(error.errno or 0)}): "
-            "allow this user to read and write it, or start the container with --device /dev/fuse"
-        ) from error
 
 
 def may_mount() -> bool:

@@ -1,4 +1,4 @@
-"""What the daemon asks of a way to the kernel; there are two (DESIGN section 4), and this says which is used.
+"""What the daemon asks of a way to the kernel; there are two (DESIGN section 4), and `mounting` takes one.
 
 *Concurrency:* all from the trio thread, except the sender, which the notifier's
 thread uses between `mount` and `close`.
@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from volfs.config import MountConfig
 from volfs.fs.vfs import Vfs
 from volfs.kernel.notify import Sender
-from volfs.kernel.preflight import may_mount
 
-__all__ = ["REQUESTS_AT_ONCE", "Transport", "choose"]
+__all__ = ["REQUESTS_AT_ONCE", "Transport"]
 
 #: Requests that are worked on at once. More than the kernel ever sends at its usual limits.
 REQUESTS_AT_ONCE = 256
@@ -26,7 +24,7 @@ class Transport(Protocol):
 
     @property
     def sender(self) -> Sender:
-        """Tells the kernel what to forget."""
+        """Tells the kernel what to forget, once it is mounted; after `close` it does nothing, or OSError."""
 
     def mount(self, vfs: Vfs) -> None:
         """Mount what `vfs` shows; requests wait until `serve`. Raises SetupError."""
@@ -39,18 +37,3 @@ class Transport(Protocol):
 
     def close(self, *, unmount: bool) -> None:
         """Let go of the device; `unmount`: take the mount away as well, if it is still there."""
-
-
-def choose(config: MountConfig) -> tuple[Transport, str]:
-    """The transport, and why it is this one."""
-    # Imported here: both know this module.
-    from volfs.kernel.direct.transport import Direct
-    from volfs.kernel.pyfuse import Pyfuse
-
-    if config.transport == "direct":
-        return Direct(config), "--transport"
-    if config.transport == "pyfuse3":
-        return Pyfuse(config), "--transport"
-    if may_mount():
-        return Direct(config), "this process may mount"
-    return Pyfuse(config), "without CAP_SYS_ADMIN fusermount3 has to mount"

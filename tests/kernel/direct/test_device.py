@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from volfs.config import MountConfig
 from volfs.errors import SetupError
 from volfs.kernel import mounts
 from volfs.kernel.direct import device
+from volfs.kernel.direct.transport import Direct
 from volfs.kernel.direct.wire import encode, handshake, notices
 from volfs.kernel.direct.wire.decode import decode
 from volfs.kernel.direct.wire.flags import ROOT_ID, InitFlag
@@ -34,7 +36,7 @@ _WISHES = handshake.Wishes(
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[tuple[int, Path]]:
     """A descriptor of the device, and the directory it is mounted at."""
-    fd = device.mount(tmp_path, b"volfs:a,b c", allow_other=True, read_only=True, max_read=1 << 20)
+    fd = device.mount(tmp_path, b"volfs:a,b c", allow_other=True, read_only=True)
     try:
         yield fd, tmp_path
     finally:
@@ -117,3 +119,19 @@ def test_without_the_capability(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "SetupError" in done.stderr
     assert "--cap-add SYS_ADMIN" in done.stderr
+
+
+def test_a_closed_devices_number_is_nobodys(tmp_path: Path) -> None:
+    """A notice that comes late is written to nothing, and not to a file that was opened meanwhile."""
+    places = dict.fromkeys(("backing", "mountpoint", "cache_dir"), tmp_path)
+    direct = Direct(MountConfig.model_validate(places))
+    direct._device = os.open(tmp_path / "device", os.O_CREAT | os.O_RDWR)
+    sender = direct.sender
+    direct.close(unmount=False)
+    with (tmp_path / "another").open("wb") as another:
+        sender.content(1)
+        sender.attributes(1)
+        sender.entry(1, b"n", 0)
+        assert another.fileno() != direct._device
+    assert (tmp_path / "another").read_bytes() == (tmp_path / "device").read_bytes() == b""
+    os.close(direct._device)

@@ -19,7 +19,7 @@ from typing import Final
 from volfs.errors import SetupError
 from volfs.kernel.mounts import FSTYPE
 
-__all__ = ["mount"]
+__all__ = ["mount", "open_device"]
 
 _DEVICE: Final = "/dev/fuse"
 
@@ -41,28 +41,33 @@ _WHAT_TO_DO: Final = {
 }
 
 
-def mount(
-    mountpoint: Path, source: bytes, *, allow_other: bool, read_only: bool, max_read: int | None = None
-) -> int:
-    """Mount at a directory; answers the device's descriptor, blocking and closed on exec.
-
-    The kernel's INIT waits there and must be answered, or who touches the mount waits. `source` is
-    shown by mount and df. `max_read` bounds a READ, in bytes. Closing the descriptor ends the session,
-    not the mount. Raises SetupError.
-    """
+def open_device() -> int:
+    """The device, blocking and closed on exec; SetupError, with what to do."""
     try:
-        device = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
+        return os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ENODEV, errno.ENXIO}:
+            raise SetupError(
+                f"there is no {_DEVICE}: load the kernel module (modprobe fuse), or start the container with "
+                "--device /dev/fuse --cap-add SYS_ADMIN"
+            ) from error
         raise SetupError(
             f"{_DEVICE} cannot be opened ({os.strerror(error.errno or 0)}): "
             "allow this user to read and write it, or start the container with --device /dev/fuse"
         ) from error
+
+
+def mount(mountpoint: Path, source: bytes, *, allow_other: bool, read_only: bool) -> int:
+    """Mount at a directory; answers the device's descriptor, blocking and closed on exec.
+
+    The kernel's INIT waits there and must be answered, or who touches the mount waits. `source` is
+    shown by mount and df. Closing the descriptor ends the session, not the mount. Raises SetupError.
+    """
+    device = open_device()
     options = [f"fd={device}", f"rootmode={_ROOT_MODE}", f"user_id={os.getuid()}", f"group_id={os.getgid()}"]
     options.append("default_permissions")
     if allow_other:
         options.append("allow_other")
-    if max_read is not None:
-        options.append(f"max_read={max_read}")
     flags = _MS_NOSUID | _MS_NODEV | (_MS_RDONLY if read_only else 0)
     libc = ctypes.CDLL(None, use_errno=True)
     target, kind, data = os.fsencode(mountpoint), FSTYPE.encode(), ",".join(options).encode()

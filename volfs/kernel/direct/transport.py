@@ -2,7 +2,8 @@
 
 *Concurrency:* as `kernel.transport` says. A write of the device may come from any thread.
 
-*Invariants:* a mount that somebody else took away is not taken away again: its place may be another's.
+*Invariants:* a mount that somebody else took away is not taken away again: its place may be another's. The
+device's number is not used again in this process.
 """
 
 from __future__ import annotations
@@ -57,12 +58,7 @@ class Direct:
 
     @property
     def sender(self) -> DirectSender:
-        return DirectSender(self)
-
-    @property
-    def descriptor(self) -> int:
-        """The device."""
-        return self._device
+        return DirectSender(self._device)
 
     def mount(self, vfs: Vfs) -> None:
         config = self._config
@@ -84,7 +80,13 @@ class Direct:
     def _shake_hands(self) -> handshake.Agreed:
         """INIT waits in the device as soon as there is a mount."""
         while True:
-            request = decode(memoryview(os.read(self._device, MIN_READ_BUFFER)))
+            try:
+                request = decode(memoryview(os.read(self._device, MIN_READ_BUFFER)))
+            except OSError as error:
+                raise SetupError(
+                    f"the mount at {self._config.mountpoint} was taken away before it began "
+                    f"({os.strerror(error.errno or 0)}): mount again"
+                ) from error
             try:
                 agreed = handshake.negotiate(request.body, _WISHES)
             except handshake.Unsupported as error:
@@ -107,21 +109,25 @@ class Direct:
         if unmount and not gone:
             with suppress(OSError):  # somebody else was faster
                 mounts.unmount(self._config.mountpoint, lazy=True)
-        os.close(self._device)
+        # Not closed alone: the notifier's thread may be about to write to the number, which must not become
+        # another file's.
+        nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        os.dup2(nowhere, self._device, inheritable=False)
+        os.close(nowhere)
 
 
 class DirectSender:
     """`kernel.notify.Sender`: blocking writes of the device."""
 
-    def __init__(self, transport: Direct) -> None:
-        self._transport = transport
+    def __init__(self, device: int) -> None:
+        self._device = device
 
     def content(self, number: int) -> None:
-        os.writev(self._transport.descriptor, notices.inval_inode(number))
+        os.writev(self._device, notices.inval_inode(number))
 
     def attributes(self, number: int) -> None:
-        os.writev(self._transport.descriptor, notices.inval_inode(number, -1))
+        os.writev(self._device, notices.inval_inode(number, -1))
 
     def entry(self, parent: int, name: bytes, deleted: int) -> None:
         said = notices.delete(parent, deleted, name) if deleted else notices.inval_entry(parent, name)
-        os.writev(self._transport.descriptor, said)
+        os.writev(self._device, said)
