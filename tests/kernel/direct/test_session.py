@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -35,6 +36,13 @@ class Kernel:
             layouts.IN_HEADER.size + len(body), opcode, unique, 1, 0, 0, 0, 0
         )
         await self._end.send(head + body)
+
+    def ask_at_once(self, uniques: Iterable[int]) -> None:
+        """LOOKUP requests, without a pause in which any of them could be answered."""
+        for unique in uniques:
+            size = layouts.IN_HEADER.size + 2
+            head = layouts.IN_HEADER.struct.pack(size, Opcode.LOOKUP, unique, 1, 0, 0, 0, 0)
+            os.write(self._end.fileno(), head + b"n\0")
 
     async def send(self, message: bytes) -> None:
         await self._end.send(message)
@@ -208,22 +216,75 @@ async def test_what_wants_no_answer_gets_none() -> None:
 
 async def test_others_get_their_turn() -> None:
     """However many requests wait in the device, another task runs between a few of them."""
-    turns = 0
+    turn, seen = 0, set()
 
     async def counts() -> None:
-        nonlocal turns
+        nonlocal turn
         while True:
-            turns += 1
+            turn += 1
             await trio.lowlevel.checkpoint()
 
-    async with serving(_name) as (kernel, _), trio.open_nursery() as nursery:
-        for unique in range(1, 201):
-            await kernel.ask(Opcode.LOOKUP, unique, b"n\0")
+    async def notes(request: Request[Any]) -> Sequence[Buffer]:
+        seen.add(turn)
+        return await _name(request)
+
+    async with serving(notes) as (kernel, _), trio.open_nursery() as nursery:
         nursery.start_soon(counts)
-        for _ in range(200):
+        kernel.ask_at_once(range(1, 101))
+        for _ in range(100):
             await kernel.answer()
-        assert turns >= 3
+        assert len(seen) >= 3
         nursery.cancel_scope.cancel()
+
+
+async def test_idle_workers_are_few() -> None:
+    """After many requests at once most of their workers end."""
+    go = trio.Event()
+
+    async def waits(request: Request[Any]) -> Sequence[Buffer]:
+        await go.wait()
+        return await _name(request)
+
+    async with serving(waits, workers=100) as (kernel, _):
+        await trio.testing.wait_all_tasks_blocked()
+        before = trio.lowlevel.current_statistics().tasks_living
+        for unique in range(1, 81):
+            await kernel.ask(Opcode.LOOKUP, unique, b"n\0")
+        await trio.testing.wait_all_tasks_blocked()
+        assert trio.lowlevel.current_statistics().tasks_living == before + 80
+        go.set()
+        for _ in range(80):
+            await kernel.answer()
+        await trio.testing.wait_all_tasks_blocked()
+        assert trio.lowlevel.current_statistics().tasks_living <= before + 16
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EINTR])
+async def test_a_request_that_is_gone_before_it_is_read(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device says so, and the next read brings the next request."""
+    failures, readv = [OSError(number, "gone")], os.readv
+
+    def reads(fd: int, buffers: list[memoryview]) -> int:
+        if failures:
+            raise failures.pop()
+        return readv(fd, buffers)
+
+    monkeypatch.setattr(os, "readv", reads)
+    async with serving(_name) as (kernel, _):
+        await kernel.ask(Opcode.LOOKUP, 1, b"n\0")
+        assert await kernel.answer() == (1, 0, b"<n>")
+    assert not failures
+
+
+async def test_an_answer_that_is_refused() -> None:
+    """Whoever waits gets EIO if the kernel does not take the answer."""
+
+    async def answers(request: Request[Any]) -> Sequence[Buffer]:
+        return (bytes(8 << 20),)
+
+    async with serving(answers) as (kernel, _):
+        await kernel.ask(Opcode.LOOKUP, 1, b"n\0")
+        assert await kernel.answer() == (1, errno.EIO, b"")
 
 
 async def test_the_end_does_not_wait_for_requests() -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
@@ -145,8 +144,9 @@ class Operations:
             mode=body.mode if valid & Fattr.MODE else None,
             uid=body.uid if valid & Fattr.UID else None,
             gid=body.gid if valid & Fattr.GID else None,
-            atime_ns=_time(valid, Fattr.ATIME, Fattr.ATIME_NOW, body.atime, body.atimensec),
-            mtime_ns=_time(valid, Fattr.MTIME, Fattr.MTIME_NOW, body.mtime, body.mtimensec),
+            # Of "now" (ATIME_NOW, MTIME_NOW) the kernel says which time that is.
+            atime_ns=body.atime * _NS + body.atimensec if valid & Fattr.ATIME else None,
+            mtime_ns=body.mtime * _NS + body.mtimensec if valid & Fattr.MTIME else None,
         )
         size = body.size if valid & Fattr.SIZE else None
         return _attributes(await self._vfs.setattr(request.nodeid, changes, size))
@@ -309,9 +309,3 @@ def _sized(value: bytes, room: int) -> Sequence[Buffer]:
     if len(value) > room:
         raise Refused(errno.ERANGE)
     return (value,)
-
-
-def _time(valid: int, given: int, now: int, seconds: int, nanoseconds: int) -> int | None:
-    if valid & now:
-        return time.time_ns()
-    return seconds * _NS + nanoseconds if valid & given else None
