@@ -278,7 +278,12 @@ class Volume:
         node = parent.children[name]
         if node.is_dir and any(each.dirty and each.names for each in self.tree.below(node)):
             return False
-        self._remember_homes(node)
+        # Who has a file below it open may yet write: it has no name now, but the place where it was (W7).
+        for above in list(self.tree.below(node)):
+            for each, child in list(above.children.items()):
+                if child.is_file and child.handles:
+                    self.lost_name(above, each)
+        self.tree.remember_home(node)
         parent.epoch += 1
         self.tree.unbind(parent, name)
         self.notifier.entry(parent.number, name, node.number)
@@ -286,11 +291,6 @@ class Volume:
         node.stale_names = bool(node.names)
         self.unnamed(node)
         return True
-
-    def _remember_homes(self, node: Node) -> None:
-        """Others take the node's name. Whoever has it, or a file below it, open may yet write (W7)."""
-        for each in self.tree.below(node):
-            self.tree.remember_home(each)
 
     def settled(self, node: Node, path: bytes) -> None:
         """The node's bytes are the file at `path` now: where it is known, that is its name."""

@@ -69,8 +69,10 @@ async def serving(answer: Answer, workers: int = 8) -> AsyncIterator[tuple[Kerne
         session = Session(ours.fileno(), answer, _SIZE, workers)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.run)
-            yield kernel, session
-            kernel.close()
+            try:
+                yield kernel, session
+            finally:
+                kernel.close()
             nursery.cancel_scope.deadline = trio.current_time() + 20
         assert not nursery.cancel_scope.cancelled_caught, "the session did not end"
 
@@ -230,8 +232,8 @@ async def test_others_get_their_turn() -> None:
 
     async with serving(notes) as (kernel, _), trio.open_nursery() as nursery:
         nursery.start_soon(counts)
-        kernel.ask_at_once(range(1, 101))
-        for _ in range(100):
+        kernel.ask_at_once(range(1, 201))
+        for _ in range(200):
             await kernel.answer()
         assert len(seen) >= 3
         nursery.cancel_scope.cancel()
